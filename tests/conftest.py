@@ -1,0 +1,73 @@
+"""What holds for every test: a clean environment, no network, and a GPU only where there is one."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clips import CLIPS, Clip
+
+# settings of the test run itself; everything else that begins with TELECINE_ is a setting of the library
+_OF_THE_TESTS = {"TELECINE_REQUIRE_GPU", "TELECINE_TEST_CACHE", "TELECINE_VENV"}
+
+
+@pytest.fixture
+def clip(request: pytest.FixtureRequest) -> Clip:
+    """The clip named by ``@pytest.mark.parametrize("clip", ["base.mp4"], indirect=True)``."""
+    return CLIPS[request.param]
+
+
+@pytest.fixture(autouse=True)
+def _default_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting of the user's shell reaches a test."""
+    for name in os.environ.keys() - _OF_THE_TESTS:
+        if name.startswith("TELECINE_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection or look-up that leaves this machine is an error; what C libraries open by themselves is not seen."""
+    for method in ("connect", "connect_ex", "sendto"):
+        monkeypatch.setattr(socket.socket, method, _loopback_only(getattr(socket.socket, method)))
+    monkeypatch.setattr(socket, "getaddrinfo", _local_names_only(socket.getaddrinfo))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a GPU where there is none, or fail it where one was promised."""
+    if item.get_closest_marker("gpu") and not Path("/dev/nvidiactl").exists():
+        if os.environ.get("TELECINE_REQUIRE_GPU"):
+            pytest.fail("TELECINE_REQUIRE_GPU is set, but there is no NVIDIA GPU (/dev/nvidiactl)", pytrace=False)
+        pytest.skip("needs an NVIDIA GPU")
+
+
+def _loopback_only(method: Any) -> Any:
+    def guarded(self: socket.socket, *arguments: Any) -> Any:
+        if self.family in (socket.AF_INET, socket.AF_INET6):
+            _check(arguments[-1][0])
+        return method(self, *arguments)
+
+    return guarded
+
+
+def _local_names_only(look_up: Any) -> Any:
+    def guarded(host: Any, *arguments: Any, **options: Any) -> Any:
+        if host is not None:
+            _check(host.decode() if isinstance(host, bytes) else host)
+        return look_up(host, *arguments, **options)
+
+    return guarded
+
+
+def _check(host: str) -> None:
+    try:
+        allowed = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        allowed = host in ("", "localhost")
+    if not allowed:
+        raise RuntimeError(f"a test tried to reach {host}; tests stay on this machine")
