@@ -1,0 +1,48 @@
+"""telecine turns encoded video into the frames that vision-language models want.
+
+:func:`load` decodes the wanted frames of a video and labels each with its true index and time; :func:`probe` says what a
+video is; :func:`backends` says what works on this machine. Importing this package brings in neither torch nor CUDA nor a
+decoder library, and starts no thread.
+"""
+
+from telecine.backends import BackendStatus, backends
+from telecine.errors import (
+    BackendUnavailable,
+    Cancelled,
+    DeadlineError,
+    DecodeError,
+    LimitError,
+    NoVideoError,
+    OptionsError,
+    SourceError,
+    TelecineError,
+)
+from telecine.frames import Frame, Frames, Report, VideoInfo
+from telecine.limits import Limits
+from telecine.load import load
+from telecine.pixels import Fit
+from telecine.probe import probe
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BackendStatus",
+    "BackendUnavailable",
+    "Cancelled",
+    "DeadlineError",
+    "DecodeError",
+    "Fit",
+    "Frame",
+    "Frames",
+    "LimitError",
+    "Limits",
+    "NoVideoError",
+    "OptionsError",
+    "Report",
+    "SourceError",
+    "TelecineError",
+    "VideoInfo",
+    "backends",
+    "load",
+    "probe",
+]

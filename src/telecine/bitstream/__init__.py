@@ -1,0 +1,98 @@
+"""What the bytes of a packet say about it, without decoding: can it be skipped, can decoding start at it, is it shown.
+
+One scanner a codec, in a table. A scanner looks only at headers, and answers with :class:`Facts`. It must never claim
+more than the header proves: a packet wrongly called unreferenced would make a wrong picture, whereas one not called so
+merely costs time. Codecs that are not in the table are decoded without skipping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from importlib import import_module
+from typing import NamedTuple, Protocol
+
+__all__ = ["Access", "Facts", "Leading", "Scanner", "scanner_for"]
+
+
+class Access(IntEnum):
+    """Whether decoding can start at a packet."""
+
+    NONE = 0
+    OPEN = 1
+    """Yes, but pictures that follow in decoding order and precede it in presentation may need the one before."""
+    CLOSED = 2
+    """Yes, and nothing after it refers to anything before it; a decoder needs no reset in front of it."""
+
+
+class Leading(IntEnum):
+    """How a picture relates to the random access point in front of it in decoding order."""
+
+    UNKNOWN = 0
+    """The bitstream does not say: decided from presentation times."""
+    NO = 1
+    """It is decodable when decoding starts at that point."""
+    SKIPPED = 2
+    """It is not, and a decoder that starts there passes over it (HEVC's RASL pictures)."""
+    NEVER = 3
+    """It is never decodable: the stream was cut in front of its random access point."""
+
+
+class Facts(NamedTuple):
+    """What one packet's headers say."""
+
+    shown: bool = True
+    """Whether the packet brings a picture of its own to show. A hidden frame or a second field does not."""
+    unreferenced: int = -1
+    """The temporal id if no picture of the same or a lower one refers to it, else -1."""
+    access: Access = Access.NONE
+    leading: Leading = Leading.UNKNOWN
+    order: tuple[int, int] | None = None
+    """(coded sequence, place in presentation order within it), when asked for and known."""
+    fragile: bool = False
+    """Whether the packet can be skipped only if the next one does not build on the decoder's state (VP9)."""
+    independent: bool = True
+    """Whether the packet ignores the state that the packet before it left in the decoder (VP9)."""
+    temporal_id: int = 0
+
+
+class Scanner(Protocol):
+    """Reads the headers of one stream's packets, in decoding order. Not thread-safe."""
+
+    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
+        """Say what ``packet`` is.
+
+        Args:
+            packet: its bytes.
+            is_key: whether the container flags it as a key frame.
+            want_order: whether :attr:`Facts.order` is needed, because the container's times are missing.
+        """
+        ...
+
+
+_SCANNERS: dict[str, str] = {
+    "h264": "h264:H264Scanner",
+    "hevc": "hevc:HevcScanner",
+    "av1": "av1:Av1Scanner",
+    "vp8": "vpx:Vp8Scanner",
+    "vp9": "vpx:Vp9Scanner",
+    "mpeg1video": "mpeg:Mpeg2Scanner",
+    "mpeg2video": "mpeg:Mpeg2Scanner",
+    "mpeg4": "mpeg:Mpeg4Scanner",
+    "vc1": "mpeg:Vc1Scanner",
+    "wmv3": "mpeg:Vc1Scanner",
+}
+
+
+def scanner_for(codec: str, extradata: bytes) -> Scanner | None:
+    """The scanner for a codec, by FFmpeg's name of it; None where there is none.
+
+    Args:
+        codec: FFmpeg's name of the codec: "h264".
+        extradata: the stream's codec private data; may be empty.
+    """
+    if codec not in _SCANNERS:
+        return None
+    module, name = _SCANNERS[codec].split(":")
+    make: Callable[[bytes], Scanner] = getattr(import_module(f"{__name__}.{module}"), name)
+    return make(extradata)

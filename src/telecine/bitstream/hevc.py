@@ -1,0 +1,188 @@
+"""HEVC (ITU-T H.265): sub-layer references, random access, leading pictures and output order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from telecine.bitstream import Access, Facts, Leading
+from telecine.bitstream.bits import BitReader, Truncated
+from telecine.bitstream.nal import NalUnits, annex_b, unescape
+
+__all__ = ["HevcScanner"]
+
+# NAL unit types, table 7-1
+_RADL_N, _RASL_R = 6, 9
+_BLA_W_LP, _BLA_N_LP, _IDR_W_RADL, _IDR_N_LP, _CRA, _LAST_IRAP = 16, 18, 19, 20, 21, 23
+_LAST_VCL, _SPS, _PPS, _END_OF_SEQUENCE = 31, 33, 34, 36
+
+
+@dataclass(frozen=True)
+class _Pps:
+    output_flag_present: bool
+    extra_slice_header_bits: int
+
+
+class HevcScanner:
+    """Scans HEVC, length-prefixed or Annex-B."""
+
+    def __init__(self, extradata: bytes) -> None:
+        self._nal_units = NalUnits(extradata, length_size_at=21)
+        self._poc_lsb_bits = 0
+        self._separate_colour_planes = False
+        self._pps: dict[int, _Pps] = {}
+        self._sequence = -1
+        self._previous_poc = 0
+        self._begins_sequence = True
+        self._skips_leading = False
+        for nal in _parameter_sets(extradata) if self._nal_units.length_size else annex_b(extradata):
+            self._remember(nal)
+
+    def _remember(self, nal: bytes) -> None:
+        try:
+            kind = (nal[0] >> 1) & 63 if nal else -1
+            if kind == _SPS:
+                self._separate_colour_planes, self._poc_lsb_bits = _parse_sps(nal)
+            elif kind == _PPS:
+                number, pps = _parse_pps(nal)
+                self._pps[number] = pps
+        except Truncated:
+            pass  # a damaged parameter set costs the output order, which is needed only where times are missing
+
+    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
+        """See :meth:`telecine.bitstream.Scanner.scan`."""
+        head: bytes | None = None
+        ends_sequence = False
+        for nal in self._nal_units(packet):
+            if len(nal) < 3:
+                continue
+            kind = (nal[0] >> 1) & 63
+            # pictures of a higher layer (multiview, scalable) are not what a plain decoder shows
+            if kind <= _LAST_VCL and not nal[0] & 1 and not nal[1] >> 3:
+                head = head or nal
+                if not is_key:
+                    break
+            elif kind in (_SPS, _PPS):
+                self._remember(nal)
+            ends_sequence |= kind == _END_OF_SEQUENCE
+        if head is None:
+            return Facts(shown=False)
+        kind, temporal_id = (head[0] >> 1) & 63, (head[1] & 7) - 1
+        facts = Facts(
+            # even types up to RSV_VCL_N14 are sub-layer non-reference pictures
+            unreferenced=temporal_id if kind < 16 and kind % 2 == 0 else -1,
+            access=_access(kind),
+            leading=self._relation(kind),
+            order=self._place(head, kind, temporal_id) if want_order else None,
+            temporal_id=temporal_id,
+        )
+        self._begins_sequence = ends_sequence
+        return facts
+
+    def _relation(self, kind: int) -> Leading:
+        if _BLA_W_LP <= kind <= _LAST_IRAP:
+            self._skips_leading = kind != _CRA or self._begins_sequence
+        if kind in (_RASL_R - 1, _RASL_R):
+            return Leading.NEVER if self._skips_leading else Leading.SKIPPED
+        return Leading.NO
+
+    def _place(self, head: bytes, kind: int, temporal_id: int) -> tuple[int, int] | None:
+        """Picture order count, 8.3.1, under a counter of the points where it starts again."""
+        restarts = kind in range(_BLA_W_LP, _IDR_N_LP + 1) or (kind == _CRA and self._begins_sequence)
+        if restarts:
+            self._sequence += 1
+        lsb = 0 if kind in (_IDR_W_RADL, _IDR_N_LP) else self._slice_poc_lsb(head, kind)
+        if lsb is None:
+            return None
+        wrap = 1 << self._poc_lsb_bits
+        previous_lsb = self._previous_poc % wrap
+        msb = 0 if restarts else self._previous_poc - previous_lsb
+        if not restarts:
+            if lsb < previous_lsb and previous_lsb - lsb >= wrap // 2:
+                msb += wrap
+            elif lsb > previous_lsb and lsb - previous_lsb > wrap // 2:
+                msb -= wrap
+        poc = msb + lsb
+        # prevTid0Pic passes over leading and sub-layer non-reference pictures
+        if temporal_id == 0 and not _RADL_N <= kind <= _RASL_R and not (kind < 16 and kind % 2 == 0):
+            self._previous_poc = poc
+        return self._sequence, poc
+
+    def _slice_poc_lsb(self, head: bytes, kind: int) -> int | None:
+        """slice_pic_order_cnt_lsb, 7.3.6.1."""
+        try:
+            bits = BitReader(unescape(head), start=16)
+            if not bits.flag():  # first_slice_segment_in_pic_flag
+                return None
+            if kind >= 16:
+                bits.skip(1)  # no_output_of_prior_pics_flag
+            pps = self._pps.get(bits.ue())
+            if pps is None or not self._poc_lsb_bits:
+                return None
+            bits.skip(pps.extra_slice_header_bits)
+            bits.ue()  # slice_type
+            if pps.output_flag_present:
+                bits.skip(1)
+            if self._separate_colour_planes:
+                bits.skip(2)
+            return bits.u(self._poc_lsb_bits)
+        except Truncated:
+            return None
+
+
+def _access(kind: int) -> Access:
+    if kind in (_IDR_W_RADL, _IDR_N_LP):
+        return Access.CLOSED
+    return Access.OPEN if _BLA_W_LP <= kind <= _CRA else Access.NONE
+
+
+def _parameter_sets(hvcc: bytes) -> list[bytes]:
+    """The NAL units of an ``hvcC`` record (ISO/IEC 14496-15, 8.3.3.1)."""
+    found, at = [], 23
+    for _ in range(hvcc[22] if len(hvcc) > 22 else 0):
+        count = int.from_bytes(hvcc[at + 1 : at + 3], "big")
+        at += 3
+        for _ in range(count):
+            length = int.from_bytes(hvcc[at : at + 2], "big")
+            found.append(hvcc[at + 2 : at + 2 + length])
+            at += 2 + length
+            if at > len(hvcc):
+                return found
+    return found
+
+
+def _parse_sps(nal: bytes) -> tuple[bool, int]:
+    """separate_colour_plane_flag and the bits of slice_pic_order_cnt_lsb, 7.3.2.2.1."""
+    bits = BitReader(unescape(nal), start=16)
+    bits.skip(4)
+    sub_layers = bits.u(3)
+    bits.skip(1)
+    _skip_profile_tier_level(bits, sub_layers)
+    bits.ue()  # sps_seq_parameter_set_id
+    separate = bits.ue() == 3 and bits.flag()
+    bits.ue()  # pic_width_in_luma_samples
+    bits.ue()  # pic_height_in_luma_samples
+    if bits.flag():
+        for _ in range(4):
+            bits.ue()
+    bits.ue()  # bit_depth_luma_minus8
+    bits.ue()  # bit_depth_chroma_minus8
+    return separate, bits.ue() + 4
+
+
+def _skip_profile_tier_level(bits: BitReader, sub_layers: int) -> None:
+    """Pass over profile_tier_level(1, sub_layers), 7.3.3."""
+    bits.skip(96)
+    present = [(bits.flag(), bits.flag()) for _ in range(sub_layers)]
+    if sub_layers:
+        bits.skip(2 * (8 - sub_layers))
+    for profile, level in present:
+        bits.skip(88 * profile + 8 * level)
+
+
+def _parse_pps(nal: bytes) -> tuple[int, _Pps]:
+    """The beginning of a picture parameter set, 7.3.2.3.1."""
+    bits = BitReader(unescape(nal), start=16)
+    number = bits.ue()
+    bits.ue()  # pps_seq_parameter_set_id
+    bits.skip(1)  # dependent_slice_segments_enabled_flag
+    return number, _Pps(bits.flag(), bits.u(3))

@@ -1,0 +1,139 @@
+"""MPEG-1/2 video (ISO/IEC 13818-2), MPEG-4 part 2 (14496-2) and VC-1 (SMPTE 421M): B pictures and intra pictures.
+
+B pictures of these codecs are never referred to. Output order follows from the picture types alone: a B picture is
+shown ahead of the I or P picture decoded before it.
+"""
+
+from __future__ import annotations
+
+from telecine.bitstream import Access, Facts, Leading
+from telecine.bitstream.bits import BitReader, Truncated
+
+__all__ = ["Mpeg2Scanner", "Mpeg4Scanner", "Vc1Scanner"]
+
+_INTRA, _PREDICTED, _BIDIRECTIONAL = "I", "P", "B"
+
+
+class _PictureTypes:
+    """Turns the picture types of a stream, in decoding order, into facts."""
+
+    def __init__(self) -> None:
+        self._anchors = 0
+        self._pictures = 0
+        self._closed = False
+
+    def facts(self, kind: str, is_key: bool, want_order: bool, closed: bool = False) -> Facts:
+        self._pictures += 1
+        bidirectional = kind == _BIDIRECTIONAL
+        if not bidirectional:
+            self._anchors += 1
+            self._closed = closed
+        # sorts B pictures between the two anchors decoded before them, and an anchor behind the B pictures that follow
+        place = (self._anchors, self._pictures if bidirectional else 1 << 62)
+        return Facts(
+            unreferenced=0 if bidirectional else -1,
+            access=Access.OPEN if is_key and kind == _INTRA else Access.NONE,
+            leading=Leading.NO if self._closed else Leading.UNKNOWN,
+            order=place if want_order else None,
+        )
+
+
+class Mpeg2Scanner:
+    """Scans MPEG-1 and MPEG-2 video."""
+
+    def __init__(self, extradata: bytes) -> None:
+        self._types = _PictureTypes()
+
+    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
+        """See :meth:`telecine.bitstream.Scanner.scan`."""
+        data = bytes(packet[:4096])
+        at = data.find(b"\0\0\1\0")  # picture_start_code
+        if at < 0 or at + 6 > len(data):
+            return self._types.facts(_PREDICTED, False, want_order)
+        group = data.find(b"\0\0\1\xb8", 0, at)  # group_start_code, then 25 bits of time code and closed_gop
+        closed = group >= 0 and group + 8 <= len(data) and bool(data[group + 7] & 0x40)
+        kind = {1: _INTRA, 3: _BIDIRECTIONAL}.get((data[at + 5] >> 3) & 7, _PREDICTED)
+        return self._types.facts(kind, is_key, want_order, closed)
+
+
+class Mpeg4Scanner:
+    """Scans MPEG-4 part 2. A packet that packs several VOPs ("packed bitstream") is never called skippable."""
+
+    def __init__(self, extradata: bytes) -> None:
+        self._types = _PictureTypes()
+
+    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
+        """See :meth:`telecine.bitstream.Scanner.scan`."""
+        data = bytes(packet)
+        at = data.find(b"\0\0\1\xb6")  # vop_start_code, then vop_coding_type in two bits
+        if at < 0 or at + 5 > len(data):
+            return self._types.facts(_PREDICTED, False, want_order)
+        kind = {0: _INTRA, 2: _BIDIRECTIONAL}.get(data[at + 4] >> 6, _PREDICTED)
+        facts = self._types.facts(kind, is_key, want_order)
+        return facts._replace(unreferenced=-1) if data.find(b"\0\0\1\xb6", at + 4) >= 0 else facts
+
+
+class Vc1Scanner:
+    """Scans VC-1: the advanced profile, and WMV3's simple and main ones."""
+
+    def __init__(self, extradata: bytes) -> None:
+        self._types = _PictureTypes()
+        self._interlaced = False
+        self._finterp = self._rangered = self._b_pictures = False
+        sequence = extradata.find(b"\0\0\1\x0f")
+        self._advanced = sequence >= 0
+        try:
+            if self._advanced:
+                self._parse_advanced(BitReader(extradata[sequence + 4 :]))
+            else:
+                self._parse_main(BitReader(extradata[:4]))
+            self._known = True
+        except Truncated:
+            self._known = False
+
+    def _parse_advanced(self, bits: BitReader) -> None:
+        """Sequence header of the advanced profile, 6.1, as far as INTERLACE."""
+        bits.skip(2 + 3 + 2 + 3 + 5 + 1 + 12 + 12 + 1)
+        self._interlaced = bits.flag()
+
+    def _parse_main(self, bits: BitReader) -> None:
+        """STRUCT_C of the simple and main profiles, annex J."""
+        bits.skip(4 + 3 + 5 + 1 + 1 + 1 + 1 + 1 + 1 + 2 + 1 + 1 + 1 + 1)
+        self._rangered = bits.flag()
+        self._b_pictures = bits.u(3) > 0
+        bits.skip(2)
+        self._finterp = bits.flag()
+
+    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
+        """See :meth:`telecine.bitstream.Scanner.scan`."""
+        try:
+            kind = self._kind(bytes(packet[:512])) if self._known else _PREDICTED
+        except Truncated:
+            kind = _PREDICTED
+        return self._types.facts(kind, is_key, want_order)
+
+    def _kind(self, data: bytes) -> str:
+        if not self._advanced:
+            bits = BitReader(data[:8])
+            bits.skip(int(self._finterp) + 2 + int(self._rangered))
+            if bits.flag():
+                return _PREDICTED
+            return _BIDIRECTIONAL if self._b_pictures and not bits.flag() else _INTRA
+        frame = data.find(b"\0\0\1\x0d")
+        if frame >= 0:
+            data = data[frame + 4 :]
+        elif data[:3] == b"\0\0\1":
+            raise Truncated("no frame header at the start of the packet")
+        bits = BitReader(data[:8])
+        if self._interlaced and bits.flag() and bits.flag():
+            # field pictures: FPTYPE, table 105; 4 and above are B and BI pairs
+            fields = bits.u(3)
+            return _BIDIRECTIONAL if fields >= 4 else _INTRA if fields == 0 else _PREDICTED
+        if not bits.flag():
+            return _PREDICTED
+        if not bits.flag():
+            return _BIDIRECTIONAL
+        if not bits.flag():
+            return _INTRA
+        # 1110 is BI: intra, but never referred to; 1111 repeats the picture before
+        return _PREDICTED if bits.flag() else _BIDIRECTIONAL

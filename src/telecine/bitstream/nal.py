@@ -1,0 +1,53 @@
+"""Cutting a packet of H.264 or HEVC into NAL units, in both of the ways they are framed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+__all__ = ["NalUnits", "unescape"]
+
+_HEADER_BYTES = 256
+"""How much of a NAL unit is handed out: enough for a slice header's beginning and for a sequence parameter set."""
+
+
+class NalUnits:
+    """Iterates over the NAL units of packets of one stream.
+
+    Args:
+        extradata: the stream's ``avcC``/``hvcC`` record, or Annex-B parameter sets, or nothing.
+        length_size_at: where the record keeps ``lengthSizeMinusOne`` (4 in avcC, 21 in hvcC).
+    """
+
+    def __init__(self, extradata: bytes, length_size_at: int) -> None:
+        # ISO/IEC 14496-15: both records begin with configurationVersion 1, a start code with 0
+        framed = len(extradata) > length_size_at and extradata[0] == 1
+        self.length_size = (extradata[length_size_at] & 3) + 1 if framed else 0
+
+    def __call__(self, packet: bytes | memoryview) -> Iterator[bytes]:
+        """Yield the beginning of each NAL unit of ``packet``, in order; a broken length ends the packet."""
+        return self._prefixed(packet) if self.length_size else annex_b(packet)
+
+    def _prefixed(self, packet: bytes | memoryview) -> Iterator[bytes]:
+        size, at, end = self.length_size, 0, len(packet)
+        while at + size < end:
+            length = int.from_bytes(packet[at : at + size], "big")
+            at += size
+            yield bytes(packet[at : min(at + length, at + _HEADER_BYTES, end)])
+            at += length
+
+
+def annex_b(packet: bytes | memoryview) -> Iterator[bytes]:
+    """Yield the beginning of each NAL unit between start codes."""
+    data = bytes(packet)
+    at = data.find(b"\0\0\1")
+    while at >= 0:
+        at += 3
+        following = data.find(b"\0\0\1", at)
+        stop = following if following >= 0 else len(data)
+        yield data[at : min(stop, at + _HEADER_BYTES)]
+        at = following
+
+
+def unescape(nal: bytes) -> bytes:
+    """Remove the emulation prevention bytes of a NAL unit (H.264 and HEVC, 7.3.1)."""
+    return nal.replace(b"\0\0\3", b"\0\0") if b"\0\0\3" in nal else nal

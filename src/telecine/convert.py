@@ -1,0 +1,66 @@
+"""Runs the rule of :mod:`telecine.pixels` on decoded pictures, with FFmpeg's filters."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from telecine.pixels import Geometry
+
+if TYPE_CHECKING:
+    from av.video.frame import VideoFrame
+
+__all__ = ["Converter"]
+
+
+class Converter:
+    """Writes pictures into rows of the output. Not thread-safe: one per decode.
+
+    Args:
+        geometry: of the request.
+        threads: that FFmpeg may use to convert one picture.
+    """
+
+    def __init__(self, geometry: Geometry, threads: int = 1) -> None:
+        self._geometry = geometry
+        self._threads = threads
+        self._graph: Any = None
+        self._configured_for: tuple[Any, ...] = ()
+        self.sizes: set[tuple[int, int]] = set()
+        """(height, width) of the pictures seen."""
+
+    def __call__(self, picture: VideoFrame, row: npt.NDArray[np.uint8]) -> None:
+        """Convert ``picture`` into ``row``, ``uint8 [H, W, 3]``.
+
+        Raises:
+            av.error.FFmpegError: FFmpeg cannot convert this pixel format.
+        """
+        # a filter graph is built for one kind of picture; a stream may change its kind at any key frame
+        kind = (picture.format.name, picture.width, picture.height, picture.colorspace, picture.color_range)
+        if kind != self._configured_for:
+            self._graph = self._build(picture)
+            self._configured_for = kind
+            self.sizes.add((picture.height, picture.width))
+        self._graph.push(picture)
+        row[:] = self._graph.pull().to_ndarray()
+
+    def _build(self, picture: VideoFrame) -> Any:
+        from av.filter import Graph
+
+        graph = Graph()
+        graph.threads = self._threads
+        # the time base has no effect here, but a buffer source will not do without one
+        nodes = [
+            graph.add_buffer(
+                width=picture.width, height=picture.height, format=picture.format, time_base=Fraction(1, 1000)
+            )
+        ]
+        for name, arguments in self._geometry.filters(picture.height, picture.width):
+            nodes.append(graph.add(name, arguments or None))
+        nodes.append(graph.add("buffersink"))
+        graph.link_nodes(*nodes)
+        graph.configure()
+        return graph

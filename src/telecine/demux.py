@@ -1,0 +1,236 @@
+"""Opening the bytes of a source with FFmpeg's demuxers, safely, and reading the packets of its video stream.
+
+FFmpeg is given bytes through a reader, never a path or a URL, and may use only the demuxers named here: probing by
+content would otherwise pick playlists, ``ffconcat`` or SDP, which open files and sockets named inside the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from telecine.errors import NoVideoError, SourceError, TelecineError
+from telecine.limits import Deadline
+from telecine.source import Source
+from telecine.timing import NO_TIME
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.packet import Packet
+    from av.video.stream import VideoStream
+
+    from telecine.index import PacketIndex
+
+__all__ = ["ALLOWED_FORMATS", "Demuxer"]
+
+ALLOWED_FORMATS = (
+    "mov,mp4,m4a,3gp,3g2,mj2",
+    "matroska,webm",
+    "avi",
+    "mpegts",
+    "mpeg",
+    "mpegvideo",
+    "m4v",
+    "h264",
+    "hevc",
+    "vvc",
+    "obu",
+    "ivf",
+    "vc1",
+    "flv",
+    "asf",
+    "ogg",
+    "mxf",
+    "nut",
+    "dv",
+    "gif",
+    "apng",
+    "mjpeg",
+    "yuv4mpegpipe",
+    # sound only: opened so that the message can say what the file is
+    "mp3",
+    "aac",
+    "wav",
+    "flac",
+)
+"""FFmpeg's names of the demuxers that may open a source. None of them opens anything else."""
+
+_OPTIONS = {"format_whitelist": ",".join(ALLOWED_FORMATS), "protocol_whitelist": "none"}
+_NOT_VIDEO = ("attached_pic", "timed_thumbnails", "still_image")
+_READ_BYTES = 1 << 16
+_READ_ON = 256
+"""Packets that are read over rather than sought over."""
+
+
+class _Reader:
+    """A binary file object over bytes in memory, as FFmpeg's reader. Without a name: probing must not see one."""
+
+    def __init__(self, data: memoryview, deadline: Deadline) -> None:
+        self._data = data
+        self._at = 0
+        self._deadline = deadline
+
+    def read(self, count: int) -> bytes:
+        self._deadline.check("reading the packets")
+        chunk = bytes(self._data[self._at : self._at + count])
+        self._at += len(chunk)
+        return chunk
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        base = (0, self._at, len(self._data))[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+
+class Demuxer:
+    """The packets of a source's video stream. Not thread-safe: one per decode. Close it, or use it as a context manager.
+
+    Args:
+        source: the encoded video; it must outlive this object.
+        deadline: checked while reading.
+
+    Raises:
+        SourceError: the bytes are no media file that is read here.
+        NoVideoError: there is no video stream with a decoder.
+    """
+
+    def __init__(self, source: Source, deadline: Deadline) -> None:
+        import av
+
+        self.name = source.name
+        self._next = 0  # ordinal of the packet that comes next
+        try:
+            self.container: InputContainer = av.open(
+                _Reader(source.data, deadline),
+                "r",
+                options=dict(_OPTIONS),
+                metadata_errors="replace",
+                buffer_size=_READ_BYTES,
+            )
+        except TelecineError:
+            raise
+        except (av.error.FFmpegError, ValueError, OSError) as error:
+            raise _refusal(source, error) from None
+        try:
+            self.stream: VideoStream = self._choose()
+        except BaseException:
+            self.container.close()
+            raise
+        for other in self.container.streams:
+            if other.index != self.stream.index:
+                other.discard = av.stream.Discard.all
+
+    def _choose(self) -> VideoStream:
+        """The stream a player would show: FFmpeg's best one, but never a picture that only decorates."""
+        videos = [s for s in self.container.streams.video if not any(getattr(s.disposition, n) & s.disposition for n in _NOT_VIDEO)]
+        if not videos:
+            kinds = [f"{s.type} {_codec_name(s)}" for s in self.container.streams]
+            raise NoVideoError(f"{self.name}: no video stream (streams: {', '.join(kinds) or 'none'})")
+        best: Any = self.container.streams.best("video")
+        chosen = next((s for s in videos if best is not None and s.index == best.index), videos[0])
+        if chosen.codec_context is None:
+            raise NoVideoError(f"{self.name}: this build of FFmpeg has no decoder for its video ({_codec_name(chosen)})")
+        return chosen
+
+    def packets(self) -> Iterator[Packet[VideoStream]]:
+        """Yield the stream's packets in file order, from where the demuxer stands."""
+        for packet in self.container.demux(self.stream):
+            if packet.size:
+                self._next += 1
+                yield packet
+
+    def rewind(self) -> None:
+        """Stand at the start of the file again."""
+        self.container.seek(0, any_frame=True, unsupported_byte_offset=True)
+        self._next = 0
+
+    def read(self, index: PacketIndex, ordinals: npt.NDArray[np.int64]) -> Iterator[tuple[int, Packet[VideoStream]]]:
+        """Yield (ordinal, packet) for packets of the index, by ascending ordinal.
+
+        Packets that the index kept are taken from it. Otherwise the file is read again, from a seek to the first of
+        them; what is found there is compared with the index, and if it is not the same, the file is read from its
+        start instead.
+        """
+        if index.packets is not None:
+            for ordinal in ordinals.tolist():
+                yield ordinal, index.packets[ordinal]
+            return
+        wanted = iter(ordinals.tolist())
+        target = next(wanted, None)
+        if target is None:
+            return
+        if not self._next <= target < self._next + _READ_ON:
+            self._seek(index, target)
+        for packet in self.packets():
+            at = self._next - 1
+            if at != target:
+                continue
+            if not _same(index, at, packet):
+                raise SourceError(f"{self.name}: reading it again gave other packets; was the file changed meanwhile?")
+            yield at, packet
+            target = next(wanted, None)
+            if target is None:
+                return
+
+    def _seek(self, index: PacketIndex, target: int) -> None:
+        """Stand at or before packet ``target``, knowing which packet is next."""
+        import av
+
+        when = index.dts[target] if index.dts[target] != NO_TIME else index.pts[target]
+        landed: int | None = None
+        if when != NO_TIME:
+            try:
+                self.container.seek(int(when), stream=self.stream)
+                packet = next(self.packets(), None)
+                landed = None if packet is None else _find(index, packet, target)
+            except av.error.FFmpegError:
+                pass
+        if landed is None:
+            self.rewind()
+            return
+        # the packet just read cannot be put back: seek once more, to the same place
+        self.container.seek(int(when), stream=self.stream)
+        self._next = landed
+
+    def close(self) -> None:
+        """Close the container. May be called twice."""
+        self.container.close()
+
+    def __enter__(self) -> Demuxer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _same(index: PacketIndex, ordinal: int, packet: Packet[Any]) -> bool:
+    return packet.size == index.size[ordinal] and (NO_TIME if packet.pts is None else packet.pts) == index.pts[ordinal]
+
+
+def _find(index: PacketIndex, packet: Packet[Any], target: int) -> int | None:
+    """The ordinal of a packet that stands at or before ``target``, None where that is not certain."""
+    if packet.pts is None:
+        return None
+    found = np.flatnonzero((index.pts[: target + 1] == packet.pts) & (index.size[: target + 1] == packet.size))
+    return int(found[0]) if len(found) == 1 else None
+
+
+def _codec_name(stream: Any) -> str:
+    context = getattr(stream, "codec_context", None)
+    return str(context.name) if context is not None else "of an unknown codec"
+
+
+def _refusal(source: Source, error: Exception) -> SourceError:
+    detail = str(getattr(error, "strerror", None) or error)
+    log = getattr(error, "log", None)
+    if log and len(log) == 3:
+        detail += f": {log[2].strip()}"
+    if "moov atom not found" in detail:
+        return SourceError(f"{source.name}: incomplete MP4 file: its index (moov) is missing, so the end was cut off")
+    return SourceError(f"{source.name}: not a video file that telecine reads, or damaged at its start ({detail})")

@@ -1,0 +1,279 @@
+"""The packet index: one demux pass, no decoding, and every count, time and rate comes from it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from telecine.bitstream import Access, Facts, Leading, scanner_for
+from telecine.demux import Demuxer
+from telecine.errors import LimitError, NoVideoError
+from telecine.limits import Deadline, Limits
+from telecine.timeline import Timeline
+from telecine.timing import NO_TIME, rebuild, usable
+
+if TYPE_CHECKING:
+    from av.packet import Packet
+
+__all__ = ["PacketIndex", "read_index"]
+
+_KEEP_BYTES = 32 << 20
+"""Packets are kept for the decode when all of them fit in this; a longer video is read a second time instead."""
+
+_KEY_RESETS = frozenset(
+    "theora flv1 h263 wmv1 wmv2 msmpeg4v1 msmpeg4v2 msmpeg4v3 vp6 vp6f vp7 rv10 rv20 svq1 svq3 cinepak".split()
+)
+"""Codecs without a scanner whose key frames are known to start afresh."""
+
+
+@dataclass(frozen=True, eq=False)
+class PacketIndex:
+    """Every packet of a video stream, in decoding order, and the frames they bring, in presentation order.
+
+    P is the number of packets, T of presentable frames. Times are in ticks of :attr:`time_base`.
+    """
+
+    codec: str
+    """FFmpeg's name of the codec."""
+    time_base: Fraction
+    """Seconds per tick."""
+    pts: npt.NDArray[np.int64]
+    """``int64 [P]`` presentation times as the container has them; :data:`telecine.timing.NO_TIME` where it has none."""
+    dts: npt.NDArray[np.int64]
+    """``int64 [P]`` decoding times, likewise."""
+    duration: npt.NDArray[np.int64]
+    """``int64 [P]`` how long the packet's frame is shown; 0 where unknown."""
+    size: npt.NDArray[np.int64]
+    """``int64 [P]`` bytes."""
+    key: npt.NDArray[np.bool_]
+    """``bool [P]`` the container's key frame flag."""
+    access: npt.NDArray[np.uint8]
+    """``uint8 [P]`` :class:`telecine.bitstream.Access`: whether decoding can start here."""
+    presentable: npt.NDArray[np.bool_]
+    """``bool [P]`` whether a viewer sees the packet's frame."""
+    disposable: npt.NDArray[np.bool_]
+    """``bool [P]`` whether no other picture refers to it."""
+    leading: npt.NDArray[np.bool_]
+    """``bool [P]`` whether it can be decoded only from the random access point before the one in front of it."""
+    skips_leading: bool
+    """Whether leading packets can be left out when decoding starts at the point in front of them (HEVC)."""
+    order: npt.NDArray[np.int64]
+    """``int64 [T]`` the packet of each frame index."""
+    timeline: Timeline
+    """When each frame is shown."""
+    synthetic_times: bool
+    """Whether presentation times were missing or nonsense, and were rebuilt."""
+    exact_start: bool
+    """Whether the points of access are known to be exact; else decoding begins where the container says it can."""
+    damage: str | None
+    """Why reading stopped before the end of the file, or None."""
+    packets: list[Any] | None = field(repr=False)
+    """The packets themselves where they are few enough to be kept, for one decode; else None."""
+
+    @property
+    def num_packets(self) -> int:
+        """P, the number of packets."""
+        return len(self.pts)
+
+    @property
+    def num_frames(self) -> int:
+        """T, the number of presentable frames."""
+        return len(self.order)
+
+
+class _Rows:
+    """The columns of the index while they grow, one row a packet: two hours of video are 200 000 rows."""
+
+    def __init__(self) -> None:
+        self.pts, self.dts, self.duration, self.size = array("q"), array("q"), array("q"), array("q")
+        self.key, self.discard, self.disposable = bytearray(), bytearray(), bytearray()
+        self.shown, self.access, self.leading, self.independent = bytearray(), bytearray(), bytearray(), bytearray()
+        self.unreferenced, self.temporal_id = array("b"), array("b")
+        self.fragile = False
+        self.orders: list[tuple[int, int] | None] = []
+        self.packets: list[Any] | None = []
+        self.bytes = 0
+        self.damage: str | None = None
+
+    def add(self, packet: Packet[Any], facts: Facts) -> None:
+        self.pts.append(NO_TIME if packet.pts is None else packet.pts)
+        self.dts.append(NO_TIME if packet.dts is None else packet.dts)
+        self.duration.append(packet.duration or 0)
+        self.size.append(packet.size)
+        self.key.append(packet.is_keyframe)
+        self.discard.append(packet.is_discard)
+        self.disposable.append(packet.is_disposable)
+        self.shown.append(facts.shown)
+        self.access.append(facts.access)
+        self.leading.append(facts.leading)
+        self.independent.append(facts.independent)
+        self.unreferenced.append(facts.unreferenced)
+        self.temporal_id.append(facts.temporal_id)
+        self.fragile |= facts.fragile
+        if facts.order is not None or self.orders:
+            self.orders.append(facts.order)
+        self.bytes += packet.size
+        if self.bytes > _KEEP_BYTES:
+            self.packets = None
+        elif self.packets is not None:
+            self.packets.append(packet)
+
+
+def read_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIndex:
+    """Read every packet of the video stream once, and say what each is.
+
+    A second pass is made only where the container's times cannot be used and the output order must come from the
+    bitstream.
+
+    Args:
+        demuxer: standing at the start of the file; it stands at the end afterwards.
+        limits: ``max_packets`` and ``max_seconds`` are enforced here.
+        deadline: checked while reading.
+
+    Raises:
+        NoVideoError: the stream has no packets or no presentable frame.
+        LimitError: the video has more packets or lasts longer than allowed.
+    """
+    rows = _scan(demuxer, demuxer.packets(), limits, deadline, want_order=False)
+    if not rows.shown:
+        raise NoVideoError(f"{demuxer.name}: the video stream has no packets" + (f": {rows.damage}" if rows.damage else ""))
+    pts, shown = np.array(rows.pts), np.frombuffer(bytes(rows.shown), np.bool_)
+    if not usable(pts[shown]):
+        packets = rows.packets
+        if packets is None:
+            demuxer.rewind()
+        rows = _scan(demuxer, demuxer.packets() if packets is None else packets, limits, deadline, want_order=True)
+    return _assemble(demuxer, rows, limits)
+
+
+def _scan(
+    demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: Deadline, want_order: bool
+) -> _Rows:
+    import av
+
+    context = demuxer.stream.codec_context
+    codec = context.codec.canonical_name
+    scanner = scanner_for(codec, bytes(context.extradata or b""))
+    intra_only = scanner is None and bool(context.codec.intra_only)
+    rows = _Rows()
+    try:
+        for packet in packets:
+            if len(rows.pts) >= limits.max_packets:
+                raise LimitError(f"{demuxer.name}: more than {limits.max_packets} packets (limits.max_packets)")
+            if scanner is not None:
+                facts = scanner.scan(memoryview(packet), packet.is_keyframe, want_order)
+            else:
+                starts = intra_only or not rows.pts or (packet.is_keyframe and codec in _KEY_RESETS)
+                facts = Facts(access=Access.CLOSED if starts else Access.NONE, leading=Leading.NO)
+            rows.add(packet, facts)
+    except av.error.FFmpegError as error:
+        rows.damage = f"the file is damaged or cut off ({error.strerror})"
+    deadline.check("reading the packets")
+    return rows
+
+
+def _assemble(demuxer: Demuxer, rows: _Rows, limits: Limits) -> PacketIndex:
+    """Turn the columns into the index: what is presentable, when, and what can be skipped."""
+    pts, dts, duration = np.array(rows.pts), np.array(rows.dts), np.array(rows.duration)
+    shown = np.frombuffer(bytes(rows.shown), np.bool_)
+    access = np.frombuffer(bytes(rows.access), np.uint8).copy()
+    key = np.frombuffer(bytes(rows.key), np.bool_)
+    relation = np.frombuffer(bytes(rows.leading), np.uint8)
+    time_base = demuxer.stream.time_base or Fraction(1, 90_000)
+    exact_start = bool(access.any())
+    if not exact_start:
+        # no point is known to be exact: begin where the container says, and let the decoder mark what is damaged
+        access[int(np.argmax(key)) if key.any() else 0] = Access.OPEN
+    step = _nominal_step(demuxer, duration, time_base)
+    synthetic = not usable(pts[shown])
+    times = pts.copy()
+    if synthetic:
+        times[shown] = rebuild(pts[shown], dts[shown], _places(rows, shown), step)
+    leading = _leading(times, access, relation)
+    first = int(np.argmax(access > 0))
+    presentable = shown & ~np.frombuffer(bytes(rows.discard), np.bool_) & (relation != Leading.NEVER)
+    presentable[:first] = False
+    # what the first point of access would need from before it is not in the file
+    presentable &= ~(leading & (np.maximum.accumulate(np.where(access > 0, np.arange(len(access)), 0)) == first))
+    order = np.flatnonzero(presentable)
+    order = order[np.argsort(times[order], kind="stable")]
+    if not len(order):
+        raise NoVideoError(f"{demuxer.name}: no presentable frame among {len(pts)} packets" + (f": {rows.damage}" if rows.damage else ""))
+    timeline = _timeline(times[order], int(duration[order[-1]]), key[order], time_base, step)
+    if timeline.duration > limits.max_seconds:
+        raise LimitError(f"{demuxer.name}: lasts {timeline.duration:.0f} s; limits.max_seconds is {limits.max_seconds:g}")
+    return PacketIndex(
+        codec=demuxer.stream.codec_context.codec.canonical_name,
+        time_base=time_base,
+        pts=pts,
+        dts=dts,
+        duration=duration,
+        size=np.array(rows.size),
+        key=key,
+        access=access,
+        presentable=presentable,
+        disposable=_disposable(rows),
+        leading=leading,
+        skips_leading=bool((relation == Leading.SKIPPED).any()),
+        order=order,
+        timeline=timeline,
+        synthetic_times=synthetic,
+        exact_start=exact_start,
+        damage=rows.damage,
+        packets=rows.packets,
+    )
+
+
+def _places(rows: _Rows, shown: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64] | None:
+    """Rank in output order of each packet that brings a frame, if the bitstream tells it of every one."""
+    orders = [rows.orders[i] for i in np.flatnonzero(shown)] if len(rows.orders) == len(shown) else [None]
+    if any(order is None for order in orders):
+        return None
+    sequences, places = np.array(orders, dtype=np.int64).T
+    ranks = np.empty(len(places), np.int64)
+    ranks[np.lexsort((places, sequences))] = np.arange(len(places))
+    return ranks
+
+
+def _leading(
+    times: npt.NDArray[np.int64], access: npt.NDArray[np.uint8], relation: npt.NDArray[np.uint8]
+) -> npt.NDArray[np.bool_]:
+    """Whether a packet needs what lies before the random access point in front of it in decoding order."""
+    at = np.maximum.accumulate(np.where(access > 0, np.arange(len(access)), -1))
+    behind_open = (at >= 0) & (access[np.maximum(at, 0)] == Access.OPEN)
+    earlier = (times < times[np.maximum(at, 0)]) & (times != NO_TIME)
+    return (relation == Leading.SKIPPED) | ((relation == Leading.UNKNOWN) & behind_open & earlier)
+
+
+def _disposable(rows: _Rows) -> npt.NDArray[np.bool_]:
+    unreferenced = np.array(rows.unreferenced)
+    highest = max(rows.temporal_id)
+    # a sub-layer non-reference picture may still be referred to from a higher temporal layer
+    disposable: npt.NDArray[np.bool_] = (unreferenced >= 0) & (unreferenced == highest)
+    if rows.fragile:
+        independent = np.frombuffer(bytes(rows.independent), np.bool_)
+        disposable &= np.append(independent[1:], True)
+    return disposable
+
+
+def _nominal_step(demuxer: Demuxer, duration: npt.NDArray[np.int64], time_base: Fraction) -> int:
+    """Ticks between frames as the header has it; only where packets do not say."""
+    if (duration > 0).any():
+        return max(1, int(np.median(duration[duration > 0])))
+    rate = demuxer.stream.average_rate or demuxer.stream.guessed_rate or Fraction(25)
+    return max(1, round(1 / (rate * time_base)))
+
+
+def _timeline(
+    times: npt.NDArray[np.int64], last_duration: int, key: npt.NDArray[np.bool_], time_base: Fraction, step: int
+) -> Timeline:
+    ticks = times - times[0]
+    if last_duration <= 0:
+        last_duration = round(int(ticks[-1]) / (len(ticks) - 1)) if len(ticks) > 1 else step
+    return Timeline(ticks, time_base, int(ticks[-1]) + max(1, last_duration), key)

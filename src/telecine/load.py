@@ -1,0 +1,177 @@
+"""One request, top to bottom: from a source to labelled frames. Read this first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+from telecine.backends import Decoded, DecodeRequest, get
+from telecine.demux import Demuxer
+from telecine.errors import DecodeError, LimitError, OptionsError
+from telecine.frames import Frames, Report, VideoInfo
+from telecine.index import PacketIndex, read_index
+from telecine.limits import Deadline, Limits
+from telecine.pixels import Geometry, Size, fit_size
+from telecine.plan import make_plan
+from telecine.probe import describe
+from telecine.sampling import Sampling, select
+from telecine.settings import choose
+from telecine.source import open_source
+
+__all__ = ["load"]
+
+
+def load(
+    source: Any,
+    *,
+    num_frames: int | None = None,
+    fps: float | None = None,
+    min_frames: int | None = None,
+    max_frames: int | None = None,
+    indices: Sequence[int] | npt.NDArray[np.int64] | None = None,
+    timestamps: Sequence[float] | npt.NDArray[np.float64] | None = None,
+    start: float | None = None,
+    end: float | None = None,
+    policy: str | None = None,
+    size: Size = None,
+    backend: str | None = None,
+    device: str | None = None,
+    errors: str = "recover",
+    limits: Limits | None = None,
+    timeout: float | None = None,
+    **backend_options: Any,
+) -> Frames:
+    """Decode the frames that are asked for, and no more than that takes.
+
+    Args:
+        source: path, bytes-like, binary file object, ``data:`` or ``http(s)`` URL.
+        num_frames: so many frames, evenly spread; all if the video has fewer.
+        fps: frames per second of video, by true time. With ``num_frames``: the smaller count.
+        min_frames: at least so many, where ``fps`` would give fewer.
+        max_frames: at most so many.
+        indices: exactly these frame indices; repeats and any order.
+        timestamps: the frames nearest to these times, seconds after the first frame; repeats and any order.
+        start: only frames from this time on, seconds after the first frame.
+        end: only frames before this time.
+        policy: a model's own sampling rule by name: "qwen3_vl"; docs/sampling.md lists them.
+        size: (height, width), the length of the short side, or a :class:`telecine.Fit`; display pixels.
+        backend: by name, or "auto", which is "pyav" for the CPU. ``TELECINE_BACKEND`` when omitted.
+        device: "cpu", "cuda" or "cuda:1"; where the frames end up. ``TELECINE_DEVICE`` when omitted.
+        errors: "recover" leaves out frames that cannot be decoded and names them in ``report.lost``; "strict" raises.
+        limits: what the request may cost; the defaults of :class:`telecine.Limits` when omitted.
+        timeout: seconds, over all.
+        **backend_options: of the chosen backend: ``threads`` of pyav.
+
+    Returns:
+        The frames, ``uint8 [N, H, W, 3]`` RGB, with their indices and times.
+
+    Raises:
+        OptionsError: an option is wrong.
+        SourceError: the source cannot be read, or is no video.
+        DecodeError: nothing could be decoded, or with ``errors="strict"`` not every frame.
+        LimitError: the request is larger than the limits allow.
+        BackendUnavailable: the named backend does not work on this machine.
+        DeadlineError: the timeout passed.
+    """
+    if errors not in ("recover", "strict"):
+        raise OptionsError(f'errors is {errors!r}; it must be "recover" or "strict"')
+    sampling = Sampling(num_frames, fps, min_frames, max_frames, indices, timestamps, start, end, policy)
+    chosen, device = choose(backend, device)
+    limits, deadline, clock = limits or Limits(), Deadline(timeout), _Clock()
+
+    with clock.of("source"):
+        opened = open_source(source, limits, deadline)
+    with opened, clock.of("index"), Demuxer(opened, deadline) as demuxer:
+        index = read_index(demuxer, limits, deadline)
+        info = describe(opened, demuxer, index, limits)
+        with clock.of("plan"):
+            wanted = select(sampling, index.timeline)
+            geometry = _geometry(info, size)
+            _check_output(opened.name, len(wanted), geometry, limits)
+            plan = make_plan(index, wanted)
+        with clock.of("decode"):
+            request = DecodeRequest(
+                opened, demuxer, index, info, plan, geometry, deadline, device, backend_options
+            )
+            decoded = get(chosen).decode(request)
+    report = Report(
+        backend=chosen,
+        device=decoded.device,
+        packets_total=plan.packets_total,
+        packets_fed=plan.packets_fed,
+        lost=tuple(np.unique(wanted[~decoded.kept]).tolist()),
+        notes=(*_remarks(index), *decoded.notes),
+        seconds=clock.seconds | dict(decoded.seconds),
+    )
+    return _frames(opened.name, decoded, wanted, index, info, report, errors)
+
+
+class _Clock:
+    """Wall time of stages; a stage inside another does not count twice."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def of(self, stage: str) -> Iterator[None]:
+        started, inner = time.perf_counter(), sum(self.seconds.values())
+        try:
+            yield
+        finally:
+            elapsed = time.perf_counter() - started
+            self.seconds[stage] = elapsed - (sum(self.seconds.values()) - inner)
+
+
+def _geometry(info: VideoInfo, size: Size) -> Geometry:
+    height, width = fit_size(size, info.height, info.width)
+    turns = info.rotation // 90
+    stored = (info.height, info.width) if turns % 2 == 0 else (info.width, info.height)
+    return Geometry(*stored, turns, info.mirrored, height, width)
+
+
+def _check_output(name: str, count: int, geometry: Geometry, limits: Limits) -> None:
+    if count > limits.max_frames:
+        raise LimitError(f"{name}: {count} frames asked for; limits.max_frames is {limits.max_frames}")
+    if geometry.height * geometry.width > limits.max_pixels:
+        raise LimitError(
+            f"{name}: frames of {geometry.width}x{geometry.height} pixels; limits.max_pixels is {limits.max_pixels}"
+        )
+    needed = count * geometry.height * geometry.width * 3
+    if needed > limits.max_output_bytes:
+        raise LimitError(
+            f"{name}: {count} frames of {geometry.width}x{geometry.height} are {needed} bytes; "
+            f"limits.max_output_bytes is {limits.max_output_bytes}. Ask for fewer frames or a smaller size"
+        )
+
+
+def _remarks(index: PacketIndex) -> Iterator[str]:
+    if index.synthetic_times:
+        yield "presentation times were missing or contradictory; they were rebuilt from decoding order and rate"
+    if index.damage:
+        yield index.damage
+
+
+def _frames(
+    name: str,
+    decoded: Decoded,
+    wanted: npt.NDArray[np.int64],
+    index: PacketIndex,
+    info: VideoInfo,
+    report: Report,
+    errors: str,
+) -> Frames:
+    """Label what came out, and leave out what did not."""
+    kept = decoded.kept
+    if not kept.any():
+        raise DecodeError(f"{name}: none of {len(wanted)} wanted frames could be decoded ({info.codec}, {report.backend})")
+    if report.lost and errors == "strict":
+        some = ", ".join(map(str, report.lost[:8])) + (", ..." if len(report.lost) > 8 else "")
+        raise DecodeError(f"{name}: {len(report.lost)} wanted frames could not be decoded: {some}")
+    data, indices = (decoded.data, wanted) if kept.all() else (decoded.data[kept], wanted[kept])
+    return Frames(data, indices, index.timeline.seconds(indices), info, report, index.timeline)

@@ -1,0 +1,132 @@
+"""From decoded pictures to RGB at the final size: one rule, written once, the same on every backend.
+
+The rule is FFmpeg's own filter chain, so that its command line can judge every frame::
+
+    [transpose | hflip | vflip as the display matrix asks],scale=W:H:flags=bilinear,format=rgb24
+
+Without a change of size the flags are ``bicubic``, which is what the command line inserts for ``-pix_fmt rgb24``. Matrix
+and range come from the tags of each picture, untagged means BT.601 limited, and more than 8 bits are rounded to 8.
+``bilinear`` widens its filter when it makes a picture smaller, so that every source pixel counts: no aliasing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from telecine.errors import OptionsError
+
+__all__ = ["Fit", "Geometry", "Size", "fit_size"]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A size found from the picture's own: as large as allowed, in its aspect ratio as nearly as the multiple lets.
+
+    Args:
+        max_pixels: width times height at most; larger pictures are made smaller, none is enlarged for it.
+        multiple_of: both sides are multiples of this, for instance of a model's patch size.
+        min_pixels: width times height at least; smaller pictures are enlarged.
+    """
+
+    max_pixels: int
+    multiple_of: int = 1
+    min_pixels: int = 0
+
+    def __post_init__(self) -> None:
+        if self.multiple_of < 1 or self.max_pixels < self.multiple_of**2 or not 0 <= self.min_pixels <= self.max_pixels:
+            raise OptionsError(
+                f"size: {self} cannot be met; it needs multiple_of >= 1, max_pixels >= multiple_of squared and "
+                "0 <= min_pixels <= max_pixels"
+            )
+
+    def __call__(self, height: int, width: int) -> tuple[int, int]:
+        """The (height, width) for a picture of ``height`` x ``width`` pixels."""
+        unit = self.multiple_of
+        tall, wide = max(unit, round(height / unit) * unit), max(unit, round(width / unit) * unit)
+        if tall * wide > self.max_pixels:
+            shrink = math.sqrt(height * width / self.max_pixels)
+            tall, wide = _whole(height / shrink, unit), _whole(width / shrink, unit)
+            # a very long and thin picture: the short side cannot go below one unit
+            tall, wide = min(tall, self.max_pixels // wide // unit * unit), min(wide, self.max_pixels // tall // unit * unit)
+        elif tall * wide < self.min_pixels:
+            grow = math.sqrt(self.min_pixels / (height * width))
+            tall, wide = math.ceil(height * grow / unit) * unit, math.ceil(width * grow / unit) * unit
+        return tall, wide
+
+
+def _whole(side: float, unit: int) -> int:
+    return max(unit, math.floor(side / unit) * unit)
+
+
+Size: TypeAlias = "tuple[int, int] | int | Fit | None"
+"""(height, width), the length of the short side, a :class:`Fit`, or None for the size of the video. Display pixels."""
+
+
+def fit_size(size: Size, height: int, width: int) -> tuple[int, int]:
+    """The (height, width) that ``size`` means for a video of ``height`` x ``width`` display pixels.
+
+    Raises:
+        OptionsError: ``size`` is not one of the forms above.
+    """
+    if size is None:
+        return height, width
+    if isinstance(size, Fit):
+        return size(height, width)
+    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+        short = min(height, width)
+        return max(1, round(height * size / short)), max(1, round(width * size / short))
+    if isinstance(size, (tuple, list)) and len(size) == 2:
+        tall, wide = size
+        if all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in (tall, wide)):
+            return tall, wide
+    raise OptionsError(f"size is {size!r}; it must be (height, width), the length of the short side, or a telecine.Fit")
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How stored pictures become returned frames."""
+
+    stored_height: int
+    """Of the first picture as decoded: cropped, not rotated."""
+    stored_width: int
+    quarter_turns: int
+    """Clockwise, 0 to 3."""
+    mirrored: bool
+    """Left to right, after turning."""
+    height: int
+    """Of the returned frames, pixels."""
+    width: int
+    """Of the returned frames, pixels."""
+
+    @property
+    def display_size(self) -> tuple[int, int]:
+        """(height, width) after turning, before any resize."""
+        size = self.stored_height, self.stored_width
+        return size if self.quarter_turns % 2 == 0 else size[::-1]
+
+    def filters(self, stored_height: int, stored_width: int) -> list[tuple[str, str]]:
+        """The FFmpeg filters, (name, arguments), that bring a picture of the given size into place.
+
+        Args:
+            stored_height: of this picture; differs from the first one's after a size change in mid-stream.
+            stored_width: likewise.
+        """
+        turned = (stored_height, stored_width) if self.quarter_turns % 2 == 0 else (stored_width, stored_height)
+        same = turned == (self.height, self.width)
+        scale = f"{self.width}:{self.height}:flags={'bicubic' if same else 'bilinear'}"
+        return [*_ORIENTATIONS[self.quarter_turns, self.mirrored], ("scale", scale), ("format", "pix_fmts=rgb24")]
+
+
+_ORIENTATIONS: dict[tuple[int, bool], list[tuple[str, str]]] = {
+    (0, False): [],
+    (1, False): [("transpose", "clock")],
+    (2, False): [("hflip", ""), ("vflip", "")],
+    (3, False): [("transpose", "cclock")],
+    (0, True): [("hflip", "")],
+    (1, True): [("transpose", "cclock_flip")],
+    (2, True): [("vflip", "")],
+    (3, True): [("transpose", "clock_flip")],
+}
+"""What FFmpeg's command line does for each orientation (its ``autorotate``)."""

@@ -1,0 +1,107 @@
+"""Which packets to feed for the wanted frames, and in which runs. Pure: from the packet index to the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from telecine.bitstream import Access
+from telecine.index import PacketIndex
+
+__all__ = ["DecodePlan", "Run", "make_plan"]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Packets to feed in one go, from a random access point up to the last wanted frame that it covers."""
+
+    packets: npt.NDArray[np.int64]
+    """``int64`` ordinals of the packets to feed, ascending; the first is a random access point."""
+    sound: npt.NDArray[np.bool_]
+    """``bool`` for each of them, whether it must bring a sound frame for those after it to be sound."""
+    targets: Mapping[int, tuple[int, ...]]
+    """For each packet whose frame is wanted, the rows of the output that it fills."""
+    restart: bool
+    """Whether the decoder must be drained and reset in front of it. Not so after a run that it follows on exactly."""
+
+
+@dataclass(frozen=True, eq=False)
+class DecodePlan:
+    """What a packet backend executes."""
+
+    runs: tuple[Run, ...]
+    frames: npt.NDArray[np.int64]
+    """``int64 [N]`` the wanted frame index of each output row; repeats and any order."""
+    packets_total: int
+    """Packets of the stream."""
+
+    @property
+    def packets_fed(self) -> int:
+        """Packets in all runs."""
+        return sum(len(run.packets) for run in self.runs)
+
+
+def make_plan(index: PacketIndex, frames: npt.NDArray[np.int64]) -> DecodePlan:
+    """Plan the decode of frames.
+
+    A run starts at the last random access point from which its frames can be decoded: for a leading picture that is the
+    one before the point in front of it. It ends at the last wanted frame. In between, every packet is fed that another
+    picture may refer to, and of the disposable ones only those that are wanted.
+
+    Args:
+        index: of the video.
+        frames: ``int64 [N]`` wanted frame indices, each in ``[0, T)``; repeats and any order.
+    """
+    rows: dict[int, list[int]] = {}
+    for row, packet in enumerate(index.order[frames].tolist()):
+        rows.setdefault(packet, []).append(row)
+    targets = np.array(sorted(rows), dtype=np.int64)
+    runs: list[Run] = []
+    for start, wanted in _spans(index, targets):
+        packets, sound = _packets_to_feed(index, start, wanted)
+        restart = not runs or index.access[start] != Access.CLOSED
+        runs.append(Run(packets, sound, {int(t): tuple(rows[int(t)]) for t in wanted}, restart))
+    return DecodePlan(tuple(runs), frames, index.num_packets)
+
+
+def _spans(index: PacketIndex, targets: npt.NDArray[np.int64]) -> list[tuple[int, npt.NDArray[np.int64]]]:
+    """The stretches of packets to walk, ascending: where each begins, and the targets in it.
+
+    Each target asks for the stretch from its starting point up to itself. Stretches that overlap become one, and so do
+    those that touch, which costs nothing and saves a restart.
+    """
+    points = np.flatnonzero(index.access)
+    at = np.searchsorted(points, targets, side="right") - 1
+    starts = points[np.maximum(at - index.leading[targets], 0)]
+    spans: list[tuple[int, int]] = []  # (start, position of its first target)
+    for i, start in enumerate(starts.tolist()):
+        first = i
+        # a leading picture may reach back over stretches that were complete so far
+        while spans and start <= int(targets[first - 1]) + 1:
+            earlier, first = spans.pop()
+            start = min(start, earlier)
+        spans.append((start, first))
+    ends = [first for _, first in spans[1:]] + [len(targets)]
+    return [(start, targets[first:end]) for (start, first), end in zip(spans, ends, strict=True)]
+
+
+def _packets_to_feed(
+    index: PacketIndex, start: int, wanted: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """The packets to feed from ``start`` up to the last wanted one, and which of them must bring a sound frame."""
+    span = slice(start, int(wanted[-1]) + 1)
+    feed = ~index.disposable[span]
+    sound = index.presentable[span].copy()
+    # leading pictures of the starting point lack what they refer to; those of later points in the span do not
+    later = np.flatnonzero(index.access[span][1:])
+    reach = slice(0, int(later[0]) + 1 if len(later) else len(feed))
+    orphans = index.leading[span][reach]
+    sound[reach] &= ~orphans
+    if index.skips_leading:
+        feed[reach] &= ~orphans
+    feed[wanted - start] = True
+    ordinals = np.flatnonzero(feed)
+    return ordinals + start, sound[ordinals]

@@ -1,0 +1,92 @@
+"""The facts of a video without decoding it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from telecine.demux import Demuxer
+from telecine.display import Orientation, iso_orientation, matroska_orientation
+from telecine.errors import LimitError
+from telecine.frames import VideoInfo
+from telecine.index import PacketIndex, read_index
+from telecine.limits import Deadline, Limits
+from telecine.source import Source, open_source
+from telecine.timing import NO_TIME, is_variable
+
+__all__ = ["describe", "probe"]
+
+_COLOR_SPACES = {
+    0: "gbr", 1: "bt709", 4: "fcc", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "ycgco", 9: "bt2020nc",
+    10: "bt2020c", 14: "ictcp",
+}  # fmt: skip
+"""Matrix coefficients of ITU-T H.273 by FFmpeg's names."""
+_COLOR_RANGES = {1: "tv", 2: "pc"}
+_PROGRESSIVE = (0, 1)
+"""FFmpeg's AV_FIELD_UNKNOWN and AV_FIELD_PROGRESSIVE."""
+
+
+def probe(source: Any, *, limits: Limits | None = None, timeout: float | None = None) -> VideoInfo:
+    """Say what a video is, from its packets and headers.
+
+    Args:
+        source: path, bytes-like, binary file object, ``data:`` or ``http(s)`` URL.
+        limits: what the request may cost; the defaults of :class:`telecine.Limits` when omitted.
+        timeout: seconds, over all.
+
+    Raises:
+        SourceError: it cannot be read, or is no video.
+        LimitError: it is larger than the limits allow.
+        DeadlineError: the timeout passed.
+    """
+    limits, deadline = limits or Limits(), Deadline(timeout)
+    with open_source(source, limits, deadline) as opened, Demuxer(opened, deadline) as demuxer:
+        return describe(opened, demuxer, read_index(demuxer, limits, deadline), limits)
+
+
+def describe(source: Source, demuxer: Demuxer, index: PacketIndex, limits: Limits) -> VideoInfo:
+    """Put the facts together.
+
+    Raises:
+        LimitError: a picture has more pixels than allowed.
+    """
+    context: Any = demuxer.stream.codec_context
+    turns, mirrored = _orientation(source, demuxer)
+    size = (context.width, context.height)
+    if size[0] * size[1] > limits.max_pixels:
+        raise LimitError(f"{source.name}: {size[0]}x{size[1]} pixels; limits.max_pixels is {limits.max_pixels}")
+    width, height = size if turns % 2 == 0 else size[::-1]
+    pixel_format = context.format
+    start = index.pts[index.order[0]]
+    return VideoInfo(
+        width=width,
+        height=height,
+        rotation=90 * turns,
+        mirrored=mirrored,
+        codec=index.codec,
+        pixel_format=pixel_format.name if pixel_format else "unknown",
+        bit_depth=max((component.bits for component in pixel_format.components), default=0) if pixel_format else 0,
+        color_space=_COLOR_SPACES.get(context.colorspace, "unknown"),
+        color_range=_COLOR_RANGES.get(context.color_range, "unknown"),
+        color_primaries=context.color_primaries,
+        color_trc=context.color_trc,
+        interlaced=context.field_order not in _PROGRESSIVE,
+        sample_aspect_ratio=demuxer.stream.sample_aspect_ratio or Fraction(1),
+        num_frames=index.num_frames,
+        average_fps=index.timeline.average_fps,
+        duration=index.timeline.duration,
+        start_time=0.0 if index.synthetic_times or start == NO_TIME else float(int(start) * index.time_base),
+        variable_frame_rate=is_variable(index.timeline.ticks),
+        stream_index=demuxer.stream.index,
+        container=demuxer.container.format.name,
+    )
+
+
+def _orientation(source: Source, demuxer: Demuxer) -> Orientation:
+    container = demuxer.container.format.name
+    if container.startswith("mov"):
+        return iso_orientation(source.data, demuxer.stream.id)
+    if container.startswith("matroska"):
+        # FFmpeg leaves the stream id of Matroska unset where it equals the number, counted from 1
+        return matroska_orientation(source.data, demuxer.stream.id or demuxer.stream.index + 1)
+    return (0, False)
