@@ -40,20 +40,22 @@ def claim_frames(data: bytes, count: int) -> bytes:
     return bytes(edited)
 
 
-def noise_in_packet(data: bytes, index: int, part: float = 0.5) -> bytes:
+def noise_in_packet(data: bytes, index: int, part: float = 0.5, spared: int = 0) -> bytes:
     """Replace the tail of one video packet with noise.
 
     Args:
         data: a file whose container stores packets in one piece (MP4, MKV).
         index: which packet, in decoding order.
         part: how much of the packet stays as it is.
+        spared: bytes at its end that stay too, for a NAL unit that follows the picture.
     """
     with av.open(io.BytesIO(data)) as container:
         packets = [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.size]
     position, size = packets[index]
     kept = int(size * part)
-    noise = np.random.default_rng(index).integers(0, 256, size - kept, np.uint8).tobytes()
-    return data[: position + kept] + noise + data[position + size :]
+    end = size - spared
+    noise = np.random.default_rng(index).integers(0, 256, end - kept, np.uint8).tobytes()
+    return data[: position + kept] + noise + data[position + end :]
 
 
 def drop_timestamps(data: bytes, every: int) -> bytes:

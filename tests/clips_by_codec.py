@@ -78,6 +78,7 @@ x265("hevc_radl.mp4", "bframes=4:open-gop=0:radl=2", "bframes")
 x265("hevc_main10.mp4", "bframes=4:open-gop=0", "core bframes", "-pix_fmt yuv420p10le -tag:v hvc1")
 x265("hevc_444.mp4", "bframes=4:open-gop=0", "bframes 444", "-pix_fmt yuv444p -tag:v hvc1")
 x265("hevc_raw.hevc", "bframes=4:open-gop=0", "raw no_count bframes", "")
+x265("hevc_hash.mp4", "bframes=4:open-gop=0:hash=1", "bframes")
 declare("hevc.ts", "no_count bframes", derive("-i {hevc.mp4} -c copy"), start=1.4 + 2 / 30)
 declare("hevc.mkv", "no_count bframes", derive("-i {hevc.mp4} -c copy"))
 declare(

@@ -307,9 +307,9 @@ declare(
 declare("lying.avi", "hostile core", edit(byte_edits.claim_frames, "mpeg4.avi", count=90), header_frames=90)  # R14
 
 
-def _noisy(name: str, of: str, index: int, **outcome: Any) -> None:
+def _noisy(name: str, of: str, index: int, spared: int = 0, **outcome: Any) -> None:
     """Put noise into the second half of a packet, by its number in decoding order."""
-    recipe = edit(byte_edits.noise_in_packet, of, index=index)
+    recipe = edit(byte_edits.noise_in_packet, of, index=index, spared=spared)
     declare(name, "hostile damaged noise", recipe, damaged_from=of, **outcome)
 
 
@@ -319,4 +319,6 @@ _noisy("noise_reference.mp4", "h264_pyramid_none.mp4", 9, damaged=tuple(range(9,
 _noisy("noise_key.mp4", "h264_pyramid_none.mp4", 24, damaged=tuple(range(24, 48)))
 _noisy("noise_disposable_hevc.mp4", "hevc.mp4", 9, damaged=(7,))
 _noisy("noise_reference_hevc.mp4", "hevc.mp4", 26, damaged=(*range(25, 29), *range(30, 48)))
+# the hash of the picture stands in the last 58 bytes of its packet, and the noise in front of it
+_noisy("noise_reference_hevc_hash.mp4", "hevc_hash.mp4", 26, spared=60, damaged=(*range(25, 29), *range(30, 48)))
 _noisy("noise_av1.mp4", "av1_svt.mp4", 30, lost=(30,))

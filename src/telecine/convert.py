@@ -58,7 +58,7 @@ class Converter:
                 width=picture.width, height=picture.height, format=picture.format, time_base=Fraction(1, 1000)
             )
         ]
-        for name, arguments in self._geometry.filters(picture.height, picture.width):
+        for name, arguments in self._geometry.filters():
             nodes.append(graph.add(name, arguments or None))
         nodes.append(graph.add("buffersink"))
         graph.link_nodes(*nodes)

@@ -74,7 +74,7 @@ class _Reader:
         self._deadline = deadline
 
     def read(self, count: int) -> bytes:
-        self._deadline.check("reading the packets")
+        self._deadline.check("reading the packets", self._at, len(self._data))
         chunk = bytes(self._data[self._at : self._at + count])
         self._at += len(chunk)
         return chunk
@@ -89,7 +89,7 @@ class _Reader:
 
 
 class Demuxer:
-    """The packets of a source's video stream. Not thread-safe: one per decode. Close it, or use it as a context manager.
+    """The packets of a source's video stream. Not thread-safe: one per decode. A context manager.
 
     Args:
         source: the encoded video; it must outlive this object.
@@ -100,14 +100,27 @@ class Demuxer:
         NoVideoError: there is no video stream with a decoder.
     """
 
+    container: InputContainer
+    stream: VideoStream
+
     def __init__(self, source: Source, deadline: Deadline) -> None:
+        self.name = source.name
+        self._source = source
+        self._deadline = deadline
+        self._seeks = True  # until a seek lands where that is not certain
+        self._open()
+
+    def rewind(self) -> None:
+        """Stand at the start of the file: opened anew, since not every demuxer finds back to its start by seeking."""
+        self.close()
+        self._open()
+
+    def _open(self) -> None:
         import av
 
-        self.name = source.name
-        self._next = 0  # ordinal of the packet that comes next
         try:
-            self.container: InputContainer = av.open(
-                _Reader(source.data, deadline),
+            self.container = av.open(
+                _Reader(self._source.data, self._deadline),
                 "r",
                 options=dict(_OPTIONS),
                 metadata_errors="replace",
@@ -116,26 +129,31 @@ class Demuxer:
         except TelecineError:
             raise
         except (av.error.FFmpegError, ValueError, OSError) as error:
-            raise _refusal(source, error) from None
+            raise _refusal(self._source, error) from None
         try:
-            self.stream: VideoStream = self._choose()
+            # PyAV has FFmpeg make up missing times, which mixes guesses with facts; the index makes its own and says so
+            self.container.flags &= ~av.container.Flags.gen_pts.value  # type: ignore[operator]
+            self.stream = self._choose(self.container)
         except BaseException:
-            self.container.close()
+            self.close()
             raise
         for other in self.container.streams:
             if other.index != self.stream.index:
                 other.discard = av.stream.Discard.all
+        self._next = 0  # ordinal of the packet that comes next
 
-    def _choose(self) -> VideoStream:
+    def _choose(self, container: InputContainer) -> VideoStream:
         """The stream a player would show: FFmpeg's best one, but never a picture that only decorates."""
-        videos = [s for s in self.container.streams.video if not any(getattr(s.disposition, n) & s.disposition for n in _NOT_VIDEO)]
+        videos = [s for s in container.streams.video if not _only_decorates(s)]
         if not videos:
-            kinds = [f"{s.type} {_codec_name(s)}" for s in self.container.streams]
+            kinds = [f"{s.type} {_codec_name(s)}" for s in container.streams]
             raise NoVideoError(f"{self.name}: no video stream (streams: {', '.join(kinds) or 'none'})")
-        best: Any = self.container.streams.best("video")
+        best: Any = container.streams.best("video")
         chosen = next((s for s in videos if best is not None and s.index == best.index), videos[0])
         if chosen.codec_context is None:
-            raise NoVideoError(f"{self.name}: this build of FFmpeg has no decoder for its video ({_codec_name(chosen)})")
+            raise NoVideoError(
+                f"{self.name}: this build of FFmpeg has no decoder for its video ({_codec_name(chosen)})"
+            )
         return chosen
 
     def packets(self) -> Iterator[Packet[VideoStream]]:
@@ -144,11 +162,6 @@ class Demuxer:
             if packet.size:
                 self._next += 1
                 yield packet
-
-    def rewind(self) -> None:
-        """Stand at the start of the file again."""
-        self.container.seek(0, any_frame=True, unsupported_byte_offset=True)
-        self._next = 0
 
     def read(self, index: PacketIndex, ordinals: npt.NDArray[np.int64]) -> Iterator[tuple[int, Packet[VideoStream]]]:
         """Yield (ordinal, packet) for packets of the index, by ascending ordinal.
@@ -165,7 +178,7 @@ class Demuxer:
         target = next(wanted, None)
         if target is None:
             return
-        if not self._next <= target < self._next + _READ_ON:
+        if target < self._next or (self._seeks and target >= self._next + _READ_ON):
             self._seek(index, target)
         for packet in self.packets():
             at = self._next - 1
@@ -182,6 +195,9 @@ class Demuxer:
         """Stand at or before packet ``target``, knowing which packet is next."""
         import av
 
+        if not self._seeks:
+            self.rewind()
+            return
         when = index.dts[target] if index.dts[target] != NO_TIME else index.pts[target]
         landed: int | None = None
         if when != NO_TIME:
@@ -192,6 +208,7 @@ class Demuxer:
             except av.error.FFmpegError:
                 pass
         if landed is None:
+            self._seeks = False
             self.rewind()
             return
         # the packet just read cannot be put back: seek once more, to the same place
@@ -219,6 +236,10 @@ def _find(index: PacketIndex, packet: Packet[Any], target: int) -> int | None:
         return None
     found = np.flatnonzero((index.pts[: target + 1] == packet.pts) & (index.size[: target + 1] == packet.size))
     return int(found[0]) if len(found) == 1 else None
+
+
+def _only_decorates(stream: VideoStream) -> bool:
+    return any(bool(stream.disposition & getattr(type(stream.disposition), name)) for name in _NOT_VIDEO)
 
 
 def _codec_name(stream: Any) -> str:

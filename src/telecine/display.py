@@ -100,9 +100,9 @@ def _orientation(matrix: tuple[float, float, float, float]) -> Orientation:
     largest = max(abs(value) for value in matrix)
     if not largest:
         return _UPRIGHT
-    # a tenth of a degree, roughly: FFmpeg allows one whole degree, others write exact values
-    signs = tuple(0 if abs(value) < 0.02 * largest else (1 if value > 0 else -1) for value in matrix)
-    return _MATRICES.get(signs, _UPRIGHT)  # type: ignore[call-overload, no-any-return]
+    # about a degree, which is what FFmpeg allows
+    a, b, c, d = (0 if abs(value) < 0.02 * largest else (1 if value > 0 else -1) for value in matrix)
+    return _MATRICES.get((a, b, c, d), _UPRIGHT)
 
 
 _SEGMENT, _TRACKS, _ENTRY, _NUMBER, _VIDEO = 0x18538067, 0x1654AE6B, 0xAE, 0xD7, 0xE0

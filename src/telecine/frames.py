@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,7 @@ class VideoInfo:
     color_primaries: int
     """Code point of ITU-T H.273; 2 is unspecified. Not converted."""
     color_trc: int
-    """Transfer characteristics, a code point of ITU-T H.273; 2 is unspecified. Not converted: HDR is not tone-mapped."""
+    """Transfer characteristics, a code point of H.273; 2 is unspecified. Not converted: HDR is not tone-mapped."""
     interlaced: bool
     """Whether the header says that pictures hold two fields. They are returned woven, not deinterlaced."""
     sample_aspect_ratio: Fraction
@@ -96,7 +96,8 @@ class Report:
         return self.packets_total - self.packets_fed
 
 
-class Frame(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Frame:
     """One returned frame."""
 
     index: int
@@ -110,8 +111,8 @@ class Frames:
     """Decoded frames with their true labels: ``data[i]`` is frame ``indices[i]``, shown at ``timestamps[i]``."""
 
     data: Any
-    """``uint8 [N, H, W, 3]`` RGB. NumPy on the CPU; on a GPU a torch tensor where torch is installed, else an array with
-    ``__dlpack__``."""
+    """``uint8 [N, H, W, 3]`` RGB. NumPy on the CPU; on a GPU a torch tensor where torch is installed, else an array
+    with ``__dlpack__``."""
     indices: npt.NDArray[np.int64]
     """``int64 [N]`` frame indices."""
     timestamps: npt.NDArray[np.float64]
@@ -130,7 +131,8 @@ class Frames:
 
     def __repr__(self) -> str:
         height, width = self.data.shape[1:3]
-        return f"Frames({len(self)} x {height}x{width} of {self.info.num_frames}, {self.info.codec}, {self.report.backend})"
+        kept = f"{len(self)} x {height}x{width} of {self.info.num_frames}"
+        return f"Frames({kept}, {self.info.codec}, {self.report.backend})"
 
     def numpy(self) -> npt.NDArray[np.uint8]:
         """The frames as ``uint8 [N, H, W, 3]`` in host memory; a copy only if they are on a GPU."""

@@ -142,7 +142,7 @@ def read_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIn
     """
     rows = _scan(demuxer, demuxer.packets(), limits, deadline, want_order=False)
     if not rows.shown:
-        raise NoVideoError(f"{demuxer.name}: the video stream has no packets" + (f": {rows.damage}" if rows.damage else ""))
+        raise NoVideoError(f"{demuxer.name}: the video stream has no packets{_because(rows)}")
     pts, shown = np.array(rows.pts), np.frombuffer(bytes(rows.shown), np.bool_)
     if not usable(pts[shown]):
         packets = rows.packets
@@ -152,9 +152,7 @@ def read_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIn
     return _assemble(demuxer, rows, limits)
 
 
-def _scan(
-    demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: Deadline, want_order: bool
-) -> _Rows:
+def _scan(demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: Deadline, want_order: bool) -> _Rows:
     import av
 
     context = demuxer.stream.codec_context
@@ -204,10 +202,12 @@ def _assemble(demuxer: Demuxer, rows: _Rows, limits: Limits) -> PacketIndex:
     order = np.flatnonzero(presentable)
     order = order[np.argsort(times[order], kind="stable")]
     if not len(order):
-        raise NoVideoError(f"{demuxer.name}: no presentable frame among {len(pts)} packets" + (f": {rows.damage}" if rows.damage else ""))
+        raise NoVideoError(f"{demuxer.name}: no presentable frame among {len(pts)} packets{_because(rows)}")
     timeline = _timeline(times[order], int(duration[order[-1]]), key[order], time_base, step)
     if timeline.duration > limits.max_seconds:
-        raise LimitError(f"{demuxer.name}: lasts {timeline.duration:.0f} s; limits.max_seconds is {limits.max_seconds:g}")
+        raise LimitError(
+            f"{demuxer.name}: lasts {timeline.duration:.0f} s; limits.max_seconds is {limits.max_seconds:g}"
+        )
     return PacketIndex(
         codec=demuxer.stream.codec_context.codec.canonical_name,
         time_base=time_base,
@@ -230,6 +230,10 @@ def _assemble(demuxer: Demuxer, rows: _Rows, limits: Limits) -> PacketIndex:
     )
 
 
+def _because(rows: _Rows) -> str:
+    return f": {rows.damage}" if rows.damage else ""
+
+
 def _places(rows: _Rows, shown: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64] | None:
     """Rank in output order of each packet that brings a frame, if the bitstream tells it of every one."""
     orders = [rows.orders[i] for i in np.flatnonzero(shown)] if len(rows.orders) == len(shown) else [None]
@@ -248,7 +252,10 @@ def _leading(
     at = np.maximum.accumulate(np.where(access > 0, np.arange(len(access)), -1))
     behind_open = (at >= 0) & (access[np.maximum(at, 0)] == Access.OPEN)
     earlier = (times < times[np.maximum(at, 0)]) & (times != NO_TIME)
-    return (relation == Leading.SKIPPED) | ((relation == Leading.UNKNOWN) & behind_open & earlier)
+    leading: npt.NDArray[np.bool_] = (relation == Leading.SKIPPED) | (
+        (relation == Leading.UNKNOWN) & behind_open & earlier
+    )
+    return leading
 
 
 def _disposable(rows: _Rows) -> npt.NDArray[np.bool_]:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import TypeAlias
 
 from telecine.errors import Cancelled, DeadlineError, OptionsError
 
-__all__ = ["Deadline", "Limits"]
+__all__ = ["Deadline", "Limits", "Watch"]
+
+Watch: TypeAlias = "Callable[[str, int, int], None]"
+"""Told what is going on, how much of it is done, and of how much; both are 0 where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +62,21 @@ class Deadline:
 
     Args:
         seconds: time from now on, or None for no bound.
+        watch: called by every :meth:`check`, in the thread that does the work. It must return at once.
     """
 
-    def __init__(self, seconds: float | None = None) -> None:
+    def __init__(self, seconds: float | None = None, watch: Watch | None = None) -> None:
         if seconds is not None and not seconds > 0:
             raise OptionsError(f"timeout is {seconds!r}; it must be a positive number of seconds, or None")
         self.seconds = seconds
         self._end = None if seconds is None else time.monotonic() + seconds
+        self._watch = watch
         self._cancelled = threading.Event()
+
+    @classmethod
+    def of(cls, timeout: float | Deadline | None) -> Deadline:
+        """The deadline of a call: the one given, or a new one that begins now."""
+        return timeout if isinstance(timeout, Deadline) else cls(timeout)
 
     def cancel(self) -> None:
         """Withdraw the request: the next :meth:`check` raises :class:`Cancelled`."""
@@ -79,11 +91,13 @@ class Deadline:
         """Seconds left, at least 0; None when there is no bound."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
-    def check(self, doing: str) -> None:
+    def check(self, doing: str, done: int = 0, total: int = 0) -> None:
         """Raise if the time is used up or the request was withdrawn.
 
         Args:
             doing: what was going on, for the message: "reading the packets".
+            done: how much of it is done, for whoever watches; in any unit.
+            total: how much there is to do, in the same unit; 0 where that is not known.
 
         Raises:
             DeadlineError: the time is used up.
@@ -93,3 +107,5 @@ class Deadline:
             raise Cancelled(f"the request was cancelled while {doing}")
         if self._end is not None and time.monotonic() >= self._end:
             raise DeadlineError(f"the timeout of {self.seconds:g} s passed while {doing}")
+        if self._watch is not None:
+            self._watch(doing, done, total)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-
 from telecine.backends import Decoded, DecodeRequest, get
 from telecine.demux import Demuxer
 from telecine.errors import DecodeError, LimitError, OptionsError
@@ -44,7 +43,7 @@ def load(
     device: str | None = None,
     errors: str = "recover",
     limits: Limits | None = None,
-    timeout: float | None = None,
+    timeout: float | Deadline | None = None,
     **backend_options: Any,
 ) -> Frames:
     """Decode the frames that are asked for, and no more than that takes.
@@ -65,7 +64,7 @@ def load(
         device: "cpu", "cuda" or "cuda:1"; where the frames end up. ``TELECINE_DEVICE`` when omitted.
         errors: "recover" leaves out frames that cannot be decoded and names them in ``report.lost``; "strict" raises.
         limits: what the request may cost; the defaults of :class:`telecine.Limits` when omitted.
-        timeout: seconds, over all.
+        timeout: seconds, over all; or a :class:`telecine.limits.Deadline`, to cancel or watch the request.
         **backend_options: of the chosen backend: ``threads`` of pyav.
 
     Returns:
@@ -83,7 +82,7 @@ def load(
         raise OptionsError(f'errors is {errors!r}; it must be "recover" or "strict"')
     sampling = Sampling(num_frames, fps, min_frames, max_frames, indices, timestamps, start, end, policy)
     chosen, device = choose(backend, device)
-    limits, deadline, clock = limits or Limits(), Deadline(timeout), _Clock()
+    limits, deadline, clock = limits or Limits(), Deadline.of(timeout), _Clock()
 
     with clock.of("source"):
         opened = open_source(source, limits, deadline)
@@ -96,9 +95,7 @@ def load(
             _check_output(opened.name, len(wanted), geometry, limits)
             plan = make_plan(index, wanted)
         with clock.of("decode"):
-            request = DecodeRequest(
-                opened, demuxer, index, info, plan, geometry, deadline, device, backend_options
-            )
+            request = DecodeRequest(opened, demuxer, index, info, plan, geometry, deadline, device, backend_options)
             decoded = get(chosen).decode(request)
     report = Report(
         backend=chosen,
@@ -169,7 +166,9 @@ def _frames(
     """Label what came out, and leave out what did not."""
     kept = decoded.kept
     if not kept.any():
-        raise DecodeError(f"{name}: none of {len(wanted)} wanted frames could be decoded ({info.codec}, {report.backend})")
+        raise DecodeError(
+            f"{name}: none of {len(wanted)} wanted frames could be decoded ({info.codec}, {report.backend})"
+        )
     if report.lost and errors == "strict":
         some = ", ".join(map(str, report.lost[:8])) + (", ..." if len(report.lost) > 8 else "")
         raise DecodeError(f"{name}: {len(report.lost)} wanted frames could not be decoded: {some}")

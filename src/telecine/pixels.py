@@ -4,8 +4,9 @@ The rule is FFmpeg's own filter chain, so that its command line can judge every 
 
     [transpose | hflip | vflip as the display matrix asks],scale=W:H:flags=bilinear,format=rgb24
 
-Without a change of size the flags are ``bicubic``, which is what the command line inserts for ``-pix_fmt rgb24``. Matrix
-and range come from the tags of each picture, untagged means BT.601 limited, and more than 8 bits are rounded to 8.
+Where no other size is asked for, the flags are ``bicubic``, which is what the command line inserts for
+``-pix_fmt rgb24`` and for pictures whose size changes in mid-stream. Matrix and range come from the tags of each
+picture, untagged means BT.601 limited, and more than 8 bits are rounded to 8.
 ``bilinear`` widens its filter when it makes a picture smaller, so that every source pixel counts: no aliasing.
 """
 
@@ -49,7 +50,10 @@ class Fit:
             shrink = math.sqrt(height * width / self.max_pixels)
             tall, wide = _whole(height / shrink, unit), _whole(width / shrink, unit)
             # a very long and thin picture: the short side cannot go below one unit
-            tall, wide = min(tall, self.max_pixels // wide // unit * unit), min(wide, self.max_pixels // tall // unit * unit)
+            tall, wide = (
+                min(tall, self.max_pixels // wide // unit * unit),
+                min(wide, self.max_pixels // tall // unit * unit),
+            )
         elif tall * wide < self.min_pixels:
             grow = math.sqrt(self.min_pixels / (height * width))
             tall, wide = math.ceil(height * grow / unit) * unit, math.ceil(width * grow / unit) * unit
@@ -106,16 +110,17 @@ class Geometry:
         size = self.stored_height, self.stored_width
         return size if self.quarter_turns % 2 == 0 else size[::-1]
 
-    def filters(self, stored_height: int, stored_width: int) -> list[tuple[str, str]]:
-        """The FFmpeg filters, (name, arguments), that bring a picture of the given size into place.
+    @property
+    def resizes(self) -> bool:
+        """Whether another size than the video's own was asked for."""
+        return self.display_size != (self.height, self.width)
 
-        Args:
-            stored_height: of this picture; differs from the first one's after a size change in mid-stream.
-            stored_width: likewise.
+    def filters(self) -> list[tuple[str, str]]:
+        """The FFmpeg filters, (name, arguments), that bring a picture into place.
+
+        They hold for a picture of another size than the first one's too, as there is after a size change in mid-stream.
         """
-        turned = (stored_height, stored_width) if self.quarter_turns % 2 == 0 else (stored_width, stored_height)
-        same = turned == (self.height, self.width)
-        scale = f"{self.width}:{self.height}:flags={'bicubic' if same else 'bilinear'}"
+        scale = f"{self.width}:{self.height}:flags={'bilinear' if self.resizes else 'bicubic'}"
         return [*_ORIENTATIONS[self.quarter_turns, self.mirrored], ("scale", scale), ("format", "pix_fmts=rgb24")]
 
 

@@ -26,20 +26,20 @@ _PROGRESSIVE = (0, 1)
 """FFmpeg's AV_FIELD_UNKNOWN and AV_FIELD_PROGRESSIVE."""
 
 
-def probe(source: Any, *, limits: Limits | None = None, timeout: float | None = None) -> VideoInfo:
+def probe(source: Any, *, limits: Limits | None = None, timeout: float | Deadline | None = None) -> VideoInfo:
     """Say what a video is, from its packets and headers.
 
     Args:
         source: path, bytes-like, binary file object, ``data:`` or ``http(s)`` URL.
         limits: what the request may cost; the defaults of :class:`telecine.Limits` when omitted.
-        timeout: seconds, over all.
+        timeout: seconds, over all; or a :class:`telecine.limits.Deadline`, to cancel or watch the request.
 
     Raises:
         SourceError: it cannot be read, or is no video.
         LimitError: it is larger than the limits allow.
         DeadlineError: the timeout passed.
     """
-    limits, deadline = limits or Limits(), Deadline(timeout)
+    limits, deadline = limits or Limits(), Deadline.of(timeout)
     with open_source(source, limits, deadline) as opened, Demuxer(opened, deadline) as demuxer:
         return describe(opened, demuxer, read_index(demuxer, limits, deadline), limits)
 

@@ -21,17 +21,24 @@ if TYPE_CHECKING:
 
 __all__ = ["PyAVBackend"]
 
+_DECODER_OPTIONS = {
+    # damage inside an HEVC picture mostly decodes to something, and nothing tells; where the stream carries hashes of
+    # its pictures, compare them
+    "hevc": {"err_detect": "crccheck+explode"},
+}
+_SINGLE_THREADED = frozenset({"mpeg4"})
+"""With several threads FFmpeg hands out a frame of these before it knows whether it was damaged."""
 _MAX_THREADS = 16
 _EXTRA_THREADS = 2
-"""Frame threads wait for each other's rows; two more than cores keep the cores busy (measured in docs/performance.md)."""
+"""Frame threads wait for each other's rows; two more than cores keep the cores busy (docs/performance.md)."""
 
 
 class PyAVBackend:
     """Executes a plan on the CPU.
 
-    Options: ``threads``, the decoder threads of one request; from the cores of this process when omitted. The count is
-    always explicit, and threads work on whole frames: FFmpeg's own choice starts up to 16 slice threads for each of many
-    decoders, which has been seen to hang.
+    Options: ``threads``, the decoder threads of one request; from the cores of this process when omitted. The count
+    is always explicit, and threads work on whole frames: FFmpeg's own choice starts up to 16 slice threads for each of
+    many decoders, which has been seen to hang.
     """
 
     def status(self) -> BackendStatus:
@@ -67,6 +74,8 @@ def _checked_threads(request: DecodeRequest) -> int:
     if unknown:
         raise OptionsError(f"pyav has no option {', '.join(sorted(unknown))}; its options are: threads")
     threads = request.options.get("threads")
+    if request.index.codec in _SINGLE_THREADED:
+        return 1
     if threads is None:
         return min(_MAX_THREADS, usable_cores() + _EXTRA_THREADS)
     if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= 64:
@@ -97,6 +106,8 @@ class _Feeder:
         self._kept = kept
         self._context: VideoCodecContext | None = None
         self._threads = 0
+        self._fed = 0
+        self._to_feed = request.plan.packets_fed
         self.convert_seconds = 0.0
 
     def decode(self, segment: list[Run], threads: int) -> bool:
@@ -110,9 +121,12 @@ class _Feeder:
         damaged: set[int] = set()
         for run in segment:
             for ordinal, packet in self._request.demuxer.read(self._index, run.packets):
-                self._request.deadline.check("decoding")
+                self._request.deadline.check("decoding", self._fed, self._to_feed)
+                self._fed += 1
                 # the frame carries its packet's pts: with the ordinal in it, the container's times cannot mislead
                 packet.pts = ordinal
+                if packet.is_corrupt:  # cut off, or a gap in a transport stream
+                    damaged.add(ordinal)
                 try:
                     self._take(context.decode(packet), targets, seen, damaged)
                 except av.error.FFmpegError:
@@ -135,6 +149,7 @@ class _Feeder:
         context.extradata = template.extradata
         context.width, context.height = template.width, template.height
         context.codec_tag = template.codec_tag
+        context.options = _DECODER_OPTIONS.get(self._index.codec, {})
         context.thread_type = "FRAME"
         context.thread_count = threads
         self._context, self._threads = context, threads

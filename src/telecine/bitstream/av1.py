@@ -192,6 +192,6 @@ def _parse_frame(bits: BitReader, sequence: _Sequence | None, extension: int) ->
 def _skip_removal_times(bits: BitReader, sequence: _Sequence, extension: int) -> None:
     temporal, spatial = extension >> 5, (extension >> 3) & 3
     for idc, has_model in sequence.operating_points:
-        applies = idc == 0 or (idc >> temporal) & 1 and (idc >> (spatial + 8)) & 1
+        applies = idc == 0 or ((idc >> temporal) & 1 and (idc >> (spatial + 8)) & 1)
         if has_model and applies:
             bits.skip(sequence.buffer_removal_bits)

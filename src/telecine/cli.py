@@ -1,0 +1,334 @@
+"""The command line: ``telecine probe``, ``telecine sample``, ``telecine doctor``.
+
+Results go to standard output, messages and progress to standard error. The exit code is that of the error's class.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import telecine
+from telecine.backends import TABLE
+from telecine.doctor import examine
+from telecine.errors import OptionsError, TelecineError
+from telecine.frames import Frames, VideoInfo
+from telecine.limits import Deadline
+from telecine.load import load
+from telecine.output import as_document, claim, is_folder, plain
+from telecine.policies import POLICIES
+from telecine.probe import probe
+from telecine.progress import Progress
+from telecine.sampling import KEY_FRAMES
+from telecine.urls import printable, url_name
+
+__all__ = ["main"]
+
+Number = TypeVar("Number", int, float)
+
+_FEW = 8
+"""Frames that are sampled where nothing is said about which."""
+_ALL = 0
+"""What ``-n all`` is read as."""
+_LONGEST_TABLE = 24
+_EXIT_CODES = """\
+exit codes: 0 done, 2 wrong usage, 3 bad video, 4 over a limit, 5 backend not usable, 6 timeout, 130 interrupted
+"""
+_log = logging.getLogger("telecine.cli")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        argv: its arguments; those of the process when omitted.
+
+    Returns:
+        The exit code: 0, or the one of the error's class in :mod:`telecine.errors`.
+    """
+    try:
+        arguments = _parser().parse_args(argv)
+        with _logging():
+            lines = arguments.run(arguments)
+            for line in lines:
+                print(line)
+            sys.stdout.flush()
+    except TelecineError as error:
+        _say(str(error))
+        return error.exit_code
+    except SystemExit as end:  # argparse: --help or wrong usage
+        return int(end.code or 0)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # the reader has read enough, as `head` does; Python would complain once more when it closes standard output
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="telecine",
+        description="Encoded video in, the frames a vision-language model wants out.",
+        epilog=_EXIT_CODES,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"telecine {telecine.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[argparse.Namespace], Iterable[str]], text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text, epilog=_EXIT_CODES, allow_abbrev=False)
+        added.set_defaults(run=run)
+        added.add_argument("--json", action="store_true", help="print one JSON document")
+        return added
+
+    one = command("probe", _probe, "Say what a video is, without decoding it.")
+    _add_source(one)
+    one = command("sample", _sample, f"Decode chosen frames of a video; {_FEW}, evenly spread, unless told otherwise.")
+    _add_source(one)
+    _add_sampling(one)
+    _add_decoding(one)
+    command("doctor", _doctor, "Say what works on this machine, and why not.")
+    return parser
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="path or URL of the video; - is standard input")
+    parser.add_argument("--timeout", type=float, metavar="S", help="seconds, over all")
+    parser.add_argument(
+        "--progress", action=argparse.BooleanOptionalAction, help="show progress; by default on a terminal"
+    )
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("which frames")
+    add = group.add_argument
+    add("-n", "--num-frames", type=_count, metavar="N", help='so many, evenly spread; or "all"')
+    add("--fps", type=float, metavar="F", help="frames per second of video; with -n, no more than those")
+    add("--min-frames", type=int, metavar="N", help="at least so many")
+    add("--max-frames", type=int, metavar="N", help="at most so many")
+    add("--indices", type=_list_of(int), metavar="I,I,...", help="exactly these frame indices, counted from 0")
+    add("--timestamps", type=_list_of(float), metavar="S,S,...", help="the frames nearest to these times, seconds")
+    add("--start", type=float, metavar="S", help="only frames from this time on, seconds after the first frame")
+    add("--end", type=float, metavar="S", help="only frames before this time")
+    add("--policy", metavar="NAME", help=f"a model's own rule: {', '.join(sorted([KEY_FRAMES, *POLICIES]))}")
+
+
+def _add_decoding(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how, and where to")
+    add = group.add_argument
+    add("--size", type=_size, metavar="SIZE", help="length of the short side, or HEIGHTxWIDTH; pixels")
+    add("--backend", metavar="NAME", help=f"{', '.join(TABLE)} or auto")
+    add("--device", metavar="NAME", help="cpu, cuda or cuda:N")
+    add("--errors", choices=("recover", "strict"), default="recover", help="leave out lost frames, or fail")
+    add(
+        "-o",
+        "--output",
+        metavar="TARGET",
+        help="contact sheet (.jpg, .png), arrays (.npz), or a folder for one PNG per frame; replaces what is there",
+    )
+
+
+def _count(text: str) -> int:
+    return _ALL if text == "all" else _positive(text)
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f'{text!r} is not a whole number from 1 on, nor "all"')
+    return int(text)
+
+
+def _list_of(kind: Callable[[str], Number]) -> Callable[[str], list[Number]]:
+    def parse(text: str) -> list[Number]:
+        try:
+            return [kind(part) for part in text.split(",")]
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers with commas between") from None
+
+    return parse
+
+
+def _size(text: str) -> int | tuple[int, int]:
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(side.isascii() and side.isdecimal() and int(side) > 0 for side in sides):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither the length of the short side nor HEIGHTxWIDTH")
+    return int(sides[0]) if len(sides) == 1 else (int(sides[0]), int(sides[1]))
+
+
+def _source(file: str) -> tuple[Any, str]:
+    """What to open, and a name for it that can be printed."""
+    if file == "-":
+        if sys.stdin.isatty():
+            raise OptionsError("FILE is -, and standard input is a terminal; pipe a video into it or give a path")
+        return sys.stdin.buffer, "standard input"
+    if file.startswith("data:"):
+        return file, "data: URL"
+    return file, url_name(file) if "://" in file else printable(file, 200)
+
+
+def _probe(arguments: argparse.Namespace) -> Iterable[str]:
+    source, name = _source(arguments.file)
+    with Progress.shown(arguments.progress) as watch:
+        info = probe(source, timeout=Deadline(arguments.timeout, watch))
+    return [json.dumps(plain(info), indent=2)] if arguments.json else [name, *_table(_facts(info))]
+
+
+def _sample(arguments: argparse.Namespace) -> Iterable[str]:
+    source, name = _source(arguments.file)
+    target: str | None = arguments.output
+    with (
+        Progress.shown(arguments.progress) as watch,
+        contextlib.nullcontext() if target is None else claim(target, arguments.file) as write,
+    ):
+        deadline = Deadline(arguments.timeout, watch)
+        frames = load(
+            source,
+            num_frames=_num_frames(arguments),
+            fps=arguments.fps,
+            min_frames=arguments.min_frames,
+            max_frames=arguments.max_frames,
+            indices=arguments.indices,
+            timestamps=arguments.timestamps,
+            start=arguments.start,
+            end=arguments.end,
+            policy=arguments.policy,
+            size=arguments.size,
+            backend=arguments.backend,
+            device=arguments.device,
+            errors=arguments.errors,
+            timeout=deadline,
+        )
+        if write is not None:
+            write(frames, deadline)
+    _remark(frames)
+    if arguments.json:
+        document = as_document(frames, folder=target is not None and is_folder(target))
+        return [json.dumps(document | {"output": target}, indent=2)]
+    return _summary(name, frames, target)
+
+
+def _num_frames(arguments: argparse.Namespace) -> int | None:
+    if arguments.num_frames is not None:
+        return None if arguments.num_frames == _ALL else int(arguments.num_frames)
+    choosers = ("fps", "min_frames", "max_frames", "indices", "timestamps", "policy")
+    return _FEW if all(getattr(arguments, name) is None for name in choosers) else None
+
+
+def _remark(frames: Frames) -> None:
+    """What the user must not miss, on standard error."""
+    report = frames.report
+    for stage, seconds in report.seconds.items():
+        _log.debug("%s took %.3f s", stage, seconds)
+    if report.lost:
+        some = ", ".join(map(str, report.lost[:8])) + (", ..." if len(report.lost) > 8 else "")
+        _say(f"{len(report.lost)} wanted frames could not be decoded and are left out: {some}")
+    if report.fallback_reason:
+        _say(f"decoded by {report.backend}: {report.fallback_reason}")
+    for note in report.notes:
+        _say(note)
+
+
+def _facts(info: VideoInfo) -> list[tuple[str, str]]:
+    depth = f", {info.bit_depth} bit" if info.bit_depth else ""
+    turned = f", turned {info.rotation} degrees clockwise" if info.rotation else ""
+    mirrored = ", mirrored" if info.mirrored else ""
+    ratio = info.sample_aspect_ratio
+    pixels = "" if ratio == 1 else f", pixels {ratio.numerator}:{ratio.denominator}"
+    rate = f"{info.average_fps:.6g} per second" if info.average_fps else "at an unknown rate"
+    matrix = "bt601, untagged" if info.color_space == "unknown" else info.color_space
+    return [
+        ("video", f"{info.codec}, {info.pixel_format}{depth}{', interlaced' if info.interlaced else ''}"),
+        ("size", f"{info.width}x{info.height}{turned}{mirrored}{pixels}"),
+        ("frames", f"{info.num_frames}, {rate}{' on average, unevenly spaced' if info.variable_frame_rate else ''}"),
+        ("duration", f"{info.duration:.3f} s, from {info.start_time:.3f} s on the container's clock"),
+        ("colour", f"matrix {matrix}, range {info.color_range.replace('unknown', 'tv, untagged')}"),
+        ("container", f"{info.container}, stream {info.stream_index}"),
+    ]
+
+
+def _summary(name: str, frames: Frames, target: str | None) -> Iterator[str]:
+    info, report = frames.info, frames.report
+    height, width = frames.data.shape[1:3]
+    yield f"{len(frames)} of {info.num_frames} frames of {name}, {width}x{height}"
+    rows = [
+        f"  {f'#{index}':>8} {timestamp:>12.3f} s"
+        for index, timestamp in zip(frames.indices, frames.timestamps, strict=True)
+    ]
+    if len(rows) > _LONGEST_TABLE:
+        hidden = len(rows) - _LONGEST_TABLE + 2
+        rows[_LONGEST_TABLE - 2 : -1] = [f"  {'...':>8} {hidden - 1} more; --json lists all"]
+    yield from rows
+    yield (
+        f"{report.backend} on {report.device}: {report.packets_fed} of {report.packets_total} packets decoded "
+        f"in {sum(v for stage, v in report.seconds.items() if stage != 'convert'):.2f} s"
+    )
+    if target is not None:
+        yield f"written to {printable(target, 200)}"
+
+
+def _doctor(arguments: argparse.Namespace) -> Iterable[str]:
+    found = examine()
+    if arguments.json:
+        return [json.dumps(found, indent=2)]
+    lines = [f"telecine {found['telecine']}, Python {found['python']}, {found['platform']}, {found['cores']} cores"]
+    lines += ["", "backends"]
+    lines += _table(
+        [
+            (b["name"], f"usable, {b['version']}" if b["usable"] else f"not usable: {b['reason']}")
+            for b in found["backends"]
+        ]
+    )
+    lines += ["", "libraries"]
+    lines += _table(_libraries(found))
+    lines += ["", "environment"]
+    lines += _table(list(found["environment"].items())) or ["  no TELECINE_ variable is set"]
+    return lines
+
+
+def _libraries(found: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = [(name, version or "not found") for name, version in found["libraries"].items()]
+    ffmpeg = found["ffmpeg"]
+    if ffmpeg:
+        parts = f"; built with {', '.join(ffmpeg['gpl_parts'])}, under the GPL" if ffmpeg["gpl_parts"] else ""
+        rows.insert(1, ("ffmpeg", f"{ffmpeg['version']}, inside av; by its own word {ffmpeg['licence']}{parts}"))
+    driver = found["cuda_driver"]
+    rows.append(("cuda", f"driver for CUDA up to {driver}" if driver else "no NVIDIA driver found"))
+    return rows
+
+
+def _table(rows: list[tuple[str, str]]) -> list[str]:
+    widest = max((len(name) for name, _ in rows), default=0)
+    return [f"  {name:<{widest}}  {printable(value, 500)}" for name, value in rows]
+
+
+def _say(message: str) -> None:
+    print(f"telecine: {message}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _logging() -> Iterator[None]:
+    """Show what the package logs, at the level that ``TELECINE_LOG`` names. Off without it."""
+    name = os.environ.get("TELECINE_LOG")
+    if not name:
+        yield
+        return
+    levels = ("debug", "info", "warning", "error", "critical")
+    if name.lower() not in levels:
+        raise OptionsError(f"TELECINE_LOG is {printable(name)!r}; it must be one of: {', '.join(levels)}")
+    logger, handler = logging.getLogger("telecine"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(name.upper())
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)

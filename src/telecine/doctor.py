@@ -1,0 +1,81 @@
+"""What works on this machine, and why not: the facts behind ``telecine doctor``."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from importlib import metadata
+from typing import Any
+
+from telecine.backends import backends
+from telecine.cores import usable_cores
+
+__all__ = ["examine"]
+
+_GPL_PARTS = ("libx264", "libx265", "libxvid", "libvidstab", "librubberband")
+"""Libraries that make an FFmpeg that is linked with them GPL as a whole."""
+
+
+def examine() -> dict[str, Any]:
+    """Look at this machine, changing nothing. torch is looked up, not imported; no GPU is initialised.
+
+    Returns:
+        A dict fit for JSON: ``telecine``, ``python``, ``platform``, ``backends``, ``ffmpeg``, ``libraries``,
+        ``cores``, ``cuda_driver`` and ``environment``.
+    """
+    return {
+        "telecine": metadata.version("telecine") if _version("telecine") else _own_version(),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cores": usable_cores(),
+        "backends": [
+            {"name": b.name, "usable": b.usable, "reason": b.reason, "version": b.version} for b in backends()
+        ],
+        "ffmpeg": _ffmpeg(),
+        "libraries": {name: _version(name) for name in ("av", "numpy", "pillow", "httpx", "torch")},
+        "cuda_driver": _cuda_driver(),
+        "environment": {name: os.environ[name] for name in sorted(os.environ) if name.startswith("TELECINE_")},
+    }
+
+
+def _own_version() -> str:
+    import telecine
+
+    return telecine.__version__
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _ffmpeg() -> dict[str, Any] | None:
+    """The FFmpeg inside PyAV, by its own word; None without PyAV."""
+    try:
+        import av
+        from av import _core
+    except ImportError:
+        return None
+    codec = getattr(_core, "library_meta", {}).get("libavcodec", {})
+    configuration = str(codec.get("configuration", ""))
+    return {
+        "version": str(av.ffmpeg_version_info),
+        "licence": str(codec.get("license", "unknown")),
+        "gpl_parts": [part for part in _GPL_PARTS if f"--enable-{part}" in configuration.split()],
+    }
+
+
+def _cuda_driver() -> str | None:
+    """The newest CUDA that the NVIDIA driver supports, "13.0"; None without a driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        version = ctypes.c_int()
+        # needs no cuInit: neither a context nor memory on a GPU comes of asking
+        if driver.cuDriverGetVersion(ctypes.byref(version)) != 0:
+            return None
+    except (OSError, AttributeError):
+        return None
+    return f"{version.value // 1000}.{version.value % 1000 // 10}"

@@ -1,0 +1,103 @@
+"""Every frame of every clip is the right one, by every way of asking and by the judgement of the ffmpeg command line."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+import telecine
+from clips import CLIPS, Clip, read_number
+from telecine import demux as demux_module
+from telecine import index as index_module
+
+DECODABLE = [clip for clip in CLIPS.values() if clip.num_frames and "part" not in clip.tags]
+SOUND = [clip for clip in DECODABLE if not clip.damaged and not clip.lost]
+
+TOLERANCE = 2
+"""Per channel, against another build of FFmpeg: rule 5 of the contract on the CPU."""
+
+
+@pytest.mark.parametrize("clip", DECODABLE, ids=str)
+def test_count_sizes_and_times(clip: Clip) -> None:
+    """Facts come from packets, and are those of the frames that ffmpeg shows."""
+    frames = telecine.load(clip.path())
+    assert frames.info.num_frames == clip.num_frames
+    assert (frames.info.width, frames.info.height) == (clip.width, clip.height)
+    assert frames.data.shape[1:] == (clip.height, clip.width, 3)
+    # equal times are told apart by one tick
+    tolerance = 2e-3 if clip.name == "repeated_times.mkv" else clip.time_tolerance
+    np.testing.assert_allclose(frames.timestamps, np.array(clip.times)[frames.indices], atol=tolerance)
+
+
+@pytest.mark.parametrize("clip", SOUND, ids=str)
+def test_sequential_decode_equals_the_ffmpeg_command_line(clip: Clip) -> None:
+    """Pixels agree within rule 5, and the painted number is the frame index."""
+    frames = telecine.load(clip.path())
+    assert frames.report.lost == ()
+    difference = np.abs(frames.data.astype(np.int16) - clip.reference().frames)
+    assert difference.max() <= TOLERANCE
+    if clip.numbers:
+        assert tuple(read_number(image) for image in frames.data) == clip.numbers
+
+
+@pytest.mark.parametrize("clip", SOUND, ids=str)
+def test_every_frame_alone_is_the_frame_of_the_sequential_decode(clip: Clip) -> None:
+    """What is skipped and where decoding starts never shows in the pixels."""
+    whole = telecine.load(clip.path())
+    data = clip.bytes()
+    for index in range(clip.num_frames):
+        alone = telecine.load(data, indices=[index])
+        assert alone.indices.tolist() == [index]
+        assert alone.timestamps[0] == whole.timestamps[index]
+        assert np.array_equal(alone.data[0], whole.data[index]), f"frame {index}"
+
+
+@pytest.mark.parametrize("clip", SOUND, ids=str)
+def test_a_shuffled_batch_with_repeats_keeps_order_and_repeats(clip: Clip) -> None:
+    """Rule 3."""
+    shuffle = random.Random(clip.name)
+    wanted = [shuffle.randrange(clip.num_frames) for _ in range(12)]
+    wanted += wanted[:3]
+    whole, batch = telecine.load(clip.path()), telecine.load(clip.path(), indices=wanted)
+    assert batch.indices.tolist() == wanted
+    assert np.array_equal(batch.data, whole.data[wanted])
+    assert np.array_equal(batch.timestamps, whole.timestamps[wanted])
+
+
+# noise inside a picture that carries no hash decodes to something, and no decoder can tell
+UNTOLD = ("noise_disposable_hevc.mp4", "noise_reference_hevc.mp4")
+
+
+@pytest.mark.parametrize("clip", [CLIPS[name] for name in UNTOLD], ids=str)
+def test_damage_that_no_decoder_can_see_gives_what_ffmpeg_gives(clip: Clip) -> None:
+    """The limit of the promise, as docs/exactness.md states it."""
+    frames = telecine.load(clip.path())
+    assert np.abs(frames.data.astype(np.int16) - clip.reference().frames).max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("clip", [clip for clip in DECODABLE if clip.damaged and clip.name not in UNTOLD], ids=str)
+@pytest.mark.parametrize("threads", [1, 4])
+def test_no_frame_of_a_damaged_clip_is_wrong(clip: Clip, threads: int) -> None:
+    """What is returned equals the undamaged clip; what is not is named as lost."""
+    whole = CLIPS[clip.damaged_from].reference().frames
+    frames = telecine.load(clip.path(), threads=threads)
+    assert set(frames.indices.tolist()) | set(frames.report.lost) == set(range(clip.num_frames))
+    assert not set(frames.indices.tolist()) & set(frames.report.lost)
+    assert frames.report.lost
+    for index, image in zip(frames.indices, frames.data, strict=True):
+        assert np.abs(image.astype(np.int16) - whole[index]).max() <= TOLERANCE, f"frame {index}"
+    with pytest.raises(telecine.DecodeError, match="could not be decoded"):
+        telecine.load(clip.path(), threads=threads, errors="strict")
+
+
+@pytest.mark.parametrize("clip", SOUND, ids=str)
+def test_packets_read_a_second_time_give_the_same_frames(clip: Clip, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A video too long for its packets to be kept is read again, by seeking where that is certain."""
+    whole = telecine.load(clip.path())
+    monkeypatch.setattr(index_module, "_KEEP_BYTES", 0)
+    monkeypatch.setattr(demux_module, "_READ_ON", 2)
+    last = clip.num_frames - 1
+    wanted = sorted({0, last // 3, last // 2, last - 1 if last else 0, last})
+    assert np.array_equal(telecine.load(clip.path(), indices=wanted).data, whole.data[wanted])
