@@ -227,7 +227,8 @@ class Demuxer:
 
 
 def _same(index: PacketIndex, ordinal: int, packet: Packet[Any]) -> bool:
-    return packet.size == index.size[ordinal] and (NO_TIME if packet.pts is None else packet.pts) == index.pts[ordinal]
+    pts = NO_TIME if packet.pts is None else packet.pts
+    return bool(packet.size == index.size[ordinal] and pts == index.pts[ordinal])
 
 
 def _find(index: PacketIndex, packet: Packet[Any], target: int) -> int | None:
@@ -239,7 +240,9 @@ def _find(index: PacketIndex, packet: Packet[Any], target: int) -> int | None:
 
 
 def _only_decorates(stream: VideoStream) -> bool:
-    return any(bool(stream.disposition & getattr(type(stream.disposition), name)) for name in _NOT_VIDEO)
+    from av.stream import Disposition
+
+    return any(int(stream.disposition) & int(getattr(Disposition, name)) for name in _NOT_VIDEO)
 
 
 def _codec_name(stream: Any) -> str:

@@ -1,8 +1,8 @@
 """What a backend is, and the table of them.
 
 The contract. A backend is a class with one method, ``decode(request) -> Decoded``, and ``status()``, which says
-whether it works on this machine. There are two kinds. A *packet backend* executes ``request.plan``: it feeds the planned
-packets and no others. A *whole-file backend* hands ``request.source.data`` to a library and asks it for
+whether it works on this machine. There are two kinds. A *packet backend* executes ``request.plan``: it feeds the
+planned packets and no others. A *whole-file backend* hands ``request.source.data`` to a library and asks it for
 ``request.plan.frames``. Both must keep these rules:
 
 - ``data[i]`` is frame ``plan.frames[i]``, at ``geometry``'s size, by the rule of :mod:`telecine.pixels`. A frame is

@@ -61,8 +61,10 @@ class Av1Scanner:
     def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
         frames: list[_Frame] = []
+        updates = False
         for kind, extension, payload in _units(packet):
             if kind == _SEQUENCE_HEADER:
+                updates = True
                 self._remember(payload)
             elif kind in (_FRAME_HEADER, _FRAME):
                 try:
@@ -73,7 +75,7 @@ class Av1Scanner:
             return Facts(shown=False, leading=Leading.NO)
         return Facts(
             shown=any(frame.shown for frame in frames),
-            unreferenced=-1 if any(frame.refreshes or not frame.shown for frame in frames) else 0,
+            unreferenced=-1 if updates or any(frame.refreshes or not frame.shown for frame in frames) else 0,
             access=Access.CLOSED if len(frames) == 1 and frames[0].key and frames[0].shown else Access.NONE,
             leading=Leading.NO,
         )

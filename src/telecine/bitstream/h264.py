@@ -67,7 +67,7 @@ class H264Scanner:
 
     def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
-        referenced = is_idr = recovers = False
+        referenced = is_idr = recovers = updates = False
         slices: list[bytes] = []
         fields_possible = self._sps is None or not self._sps.frame_mbs_only
         for nal in self._nal_units(packet):
@@ -81,7 +81,10 @@ class H264Scanner:
                 # the other slices of a frame agree on nal_ref_idc (7.4.1); only a second field may differ
                 if not fields_possible or (referenced and not is_key):
                     break
+            elif kind == _PPS:
+                updates = True
             elif kind == _SPS:
+                updates = True
                 self._remember(nal)
                 fields_possible = self._sps is None or not self._sps.frame_mbs_only
             elif kind == _SEI and is_key:
@@ -92,9 +95,9 @@ class H264Scanner:
         second_field, order = self._follow(slices, is_idr, referenced, want_order)
         return Facts(
             shown=not second_field,
-            # fields in packets of their own stand or fall together, and without the SPS they cannot be told
-            # from frames: neither is ever skipped
-            unreferenced=-1 if referenced or second_field or self._open_field or self._sps is None else 0,
+            # parameter sets outlive their picture; fields in packets of their own stand or fall together, and
+            # without the SPS they cannot be told from frames: none of these is ever skipped
+            unreferenced=-1 if referenced or updates or second_field or self._open_field or not self._sps else 0,
             access=Access.NONE if second_field else access,
             order=order,
         )

@@ -13,7 +13,7 @@ __all__ = ["HevcScanner"]
 # NAL unit types, table 7-1
 _RADL_N, _RASL_R = 6, 9
 _BLA_W_LP, _BLA_N_LP, _IDR_W_RADL, _IDR_N_LP, _CRA, _LAST_IRAP = 16, 18, 19, 20, 21, 23
-_LAST_VCL, _SPS, _PPS, _END_OF_SEQUENCE = 31, 33, 34, 36
+_LAST_VCL, _VPS, _SPS, _PPS, _END_OF_SEQUENCE = 31, 32, 33, 34, 36
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class HevcScanner:
     def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
         head: bytes | None = None
-        ends_sequence = False
+        ends_sequence = updates = False
         for nal in self._nal_units(packet):
             if len(nal) < 3:
                 continue
@@ -61,15 +61,16 @@ class HevcScanner:
                 head = head or nal
                 if not is_key:
                     break
-            elif kind in (_SPS, _PPS):
+            elif kind in (_VPS, _SPS, _PPS):
+                updates = True
                 self._remember(nal)
             ends_sequence |= kind == _END_OF_SEQUENCE
         if head is None:
             return Facts(shown=False)
         kind, temporal_id = (head[0] >> 1) & 63, (head[1] & 7) - 1
         facts = Facts(
-            # even types up to RSV_VCL_N14 are sub-layer non-reference pictures
-            unreferenced=temporal_id if kind < 16 and kind % 2 == 0 else -1,
+            # even types up to RSV_VCL_N14 are sub-layer non-reference pictures; parameter sets outlive their picture
+            unreferenced=temporal_id if kind < 16 and kind % 2 == 0 and not updates else -1,
             access=_access(kind),
             leading=self._relation(kind),
             order=self._place(head, kind, temporal_id) if want_order else None,
