@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from telecine.display import has_movie
 from telecine.errors import NoVideoError, SourceError, TelecineError
 from telecine.limits import Deadline
 from telecine.source import Source
@@ -72,9 +73,16 @@ class _Reader:
         self._data = data
         self._at = 0
         self._deadline = deadline
+        self._failed = False
 
     def read(self, count: int) -> bytes:
-        self._deadline.check("reading the packets", self._at, len(self._data))
+        if self._failed:
+            return b""  # PyAV keeps one error to raise; it would print a second one, for FFmpeg does try again
+        try:
+            self._deadline.check("reading the packets", self._at, len(self._data))
+        except TelecineError:
+            self._failed = True
+            raise
         chunk = bytes(self._data[self._at : self._at + count])
         self._at += len(chunk)
         return chunk
@@ -119,13 +127,7 @@ class Demuxer:
         import av
 
         try:
-            self.container = av.open(
-                _Reader(self._source.data, self._deadline),
-                "r",
-                options=dict(_OPTIONS),
-                metadata_errors="replace",
-                buffer_size=_READ_BYTES,
-            )
+            self.container = self._open_container()
         except TelecineError:
             raise
         except (av.error.FFmpegError, ValueError, OSError) as error:
@@ -141,6 +143,20 @@ class Demuxer:
             if other.index != self.stream.index:
                 other.discard = av.stream.Discard.all
         self._next = 0  # ordinal of the packet that comes next
+
+    def _open_container(self) -> InputContainer:
+        import av
+
+        def attempt(**more: Any) -> InputContainer:
+            reader = _Reader(self._source.data, self._deadline)
+            container: InputContainer = av.open(reader, "r", options=dict(_OPTIONS), buffer_size=_READ_BYTES, **more)
+            return container
+
+        try:
+            return attempt()
+        except UnicodeDecodeError:
+            # a title in some old encoding; PyAV 19 never fails on it, and has not the option any more
+            return attempt(metadata_errors="replace")
 
     def _choose(self, container: InputContainer) -> VideoStream:
         """The stream a player would show: FFmpeg's best one, but never a picture that only decorates."""
@@ -251,10 +267,8 @@ def _codec_name(stream: Any) -> str:
 
 
 def _refusal(source: Source, error: Exception) -> SourceError:
-    detail = str(getattr(error, "strerror", None) or error)
-    log = getattr(error, "log", None)
-    if log and len(log) == 3:
-        detail += f": {log[2].strip()}"
-    if "moov atom not found" in detail:
+    # FFmpeg's log lines would say more, but they quote the input
+    detail = getattr(error, "strerror", None) or type(error).__name__
+    if bytes(source.data[4:8]) == b"ftyp" and not has_movie(source.data):
         return SourceError(f"{source.name}: incomplete MP4 file: its index (moov) is missing, so the end was cut off")
     return SourceError(f"{source.name}: not a video file that telecine reads, or damaged at its start ({detail})")
