@@ -1,0 +1,374 @@
+"""Fetching a video from an ``http(s)`` URL that a stranger may have written.
+
+What is refused, and where:
+
+* The host name is resolved once per hop, inside the connection itself (:class:`_PinnedBackend`). Every address it has
+  must be public, and the connection goes to one of those very addresses: a name that answers differently the second
+  time (DNS rebinding) is never asked a second time. TLS still verifies the certificate against the host name.
+* Redirects are followed by hand, so each hop passes through the same door as the first.
+* Bytes are counted as they arrive, and every wait on the network ends by the deadline, however slowly a server drips.
+
+Proxies named by the environment are not used: a proxy resolves the name itself, which would undo the check.
+httpx supplies URLs and TLS trust, httpcore (which httpx is built on) the protocol. Both are imported on use.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import ipaddress
+import re
+import socket
+import ssl
+import time
+from collections.abc import Generator, Iterable, Iterator
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from telecine.errors import BackendUnavailable, SourceError
+from telecine.limits import Deadline, Limits
+from telecine.urls import ByteLimit, printable, url_name
+
+if TYPE_CHECKING:
+    import httpx
+    from httpcore import NetworkBackend, NetworkStream, Response
+else:
+    # the classes below are duck-typed when they run, so that this module can be imported without httpcore
+    NetworkBackend = NetworkStream = object
+
+__all__ = ["fetch", "is_public"]
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_POLL_SECONDS = 0.25
+"""How long one read may block before the deadline is looked at again: bounds the delay of a cancellation."""
+_OVERHEAD_BYTES = 1 << 20
+"""What a response may add to its body in status lines, headers and chunk sizes, besides doubling it."""
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are the IPv4 address
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")  # RFC 4291: all that is assigned to the public IPv6 internet
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is one of the public internet.
+
+    False for private, shared (100.64.0.0/10), loopback, link-local, multicast, reserved and unspecified addresses. An
+    IPv6 address that carries an IPv4 one (mapped, 6to4, NAT64) is as public as what it carries.
+    """
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv4Address):
+        return ip.is_global and not ip.is_multicast
+    inside = ip.ipv4_mapped or ip.sixtofour
+    if ip in _NAT64:
+        inside = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+    if inside is not None:
+        return is_public(str(inside))
+    # Teredo also carries an IPv4 address, behind a tunnel nobody runs any more
+    return ip in _GLOBAL_UNICAST and ip.is_global and ip.teredo is None
+
+
+def resolve(host: str, port: int) -> list[str]:
+    """All IP addresses of a host, in the system's order of preference, without repeats."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def _checked_addresses(host: str, port: int, limits: Limits) -> list[str]:
+    """The addresses of ``host``, all of which we may connect to."""
+    try:
+        addresses = [str(ipaddress.ip_address(host))]
+    except ValueError:
+        # inet_aton also reads 2130706433, 0x7f.1 and 0177.0.0.1 as 127.0.0.1, and resolvers disagree about such
+        # spellings; no honest URL uses them
+        if not re.fullmatch(r"[a-z0-9._-]+", host) or re.search(r"(^|\.)([0-9]+|0x[0-9a-f]*)\.?$", host):
+            raise SourceError(f"{printable(host)} is neither a host name nor four decimal numbers") from None
+        try:
+            addresses = resolve(host, port)
+        except (OSError, UnicodeError) as error:  # UnicodeError: a label longer than DNS allows
+            raise SourceError(
+                f"the host {printable(host)} cannot be resolved; check the spelling of the URL"
+            ) from error
+    # one private address among public ones refuses the host: the next connection could be the one that gets it
+    if not limits.allow_private_hosts and not all(map(is_public, addresses)):
+        raise SourceError(
+            f"the host {printable(host)} is not on the public internet; "
+            "Limits(allow_private_hosts=True) permits hosts of a private network"
+        )
+    return addresses
+
+
+class _Stream(NetworkStream):
+    """A connection on which no wait outlasts the deadline and no more bytes arrive than a response can need."""
+
+    def __init__(self, inner: NetworkStream, deadline: Deadline, allowance: int) -> None:
+        self._inner = inner
+        self._deadline = deadline
+        self._allowance = allowance
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        from httpcore import ReadTimeout
+
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = _POLL_SECONDS if end is None else max(0.001, min(_POLL_SECONDS, end - time.monotonic()))
+            try:
+                data = self._inner.read(max_bytes, _clip(left, self._deadline))
+                break
+            except ReadTimeout:
+                if end is not None and time.monotonic() >= end:
+                    raise
+        # an endless series of "100 Continue" or of one-byte chunks never reaches the limit on the body
+        self._allowance -= len(data)
+        if self._allowance < 0:
+            raise SourceError("the server sends more than a response of the allowed size can need")
+        return data
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._inner.write(buffer, _clip(timeout, self._deadline))
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> NetworkStream:
+        try:
+            secure = self._inner.start_tls(ssl_context, server_hostname, _clip(timeout, self._deadline))
+        except BaseException as error:
+            self._inner.close()  # httpcore does not know of the connection yet
+            # told here because httpcore drops the cause on the way out
+            if isinstance(error.__cause__, ssl.SSLCertVerificationError):
+                raise SourceError(
+                    f"the certificate of {printable(server_hostname or 'the host')} is not accepted: "
+                    f"{error.__cause__.verify_message}"
+                ) from error
+            raise
+        return _Stream(secure, self._deadline, self._allowance)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+
+class _PinnedBackend(NetworkBackend):
+    """Resolves a host, checks every address and connects to a checked one: there is no second look-up."""
+
+    def __init__(self, inner: NetworkBackend, limits: Limits, deadline: Deadline, allowance: int) -> None:
+        self._inner = inner
+        self._limits = limits
+        self._deadline = deadline
+        self._allowance = allowance
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> NetworkStream:
+        from httpcore import ConnectError, ConnectTimeout
+
+        addresses = _checked_addresses(host, port, self._limits)
+        end = time.monotonic() + self._limits.connect_timeout
+        failure: Exception = ConnectError("no address")
+        for tried, address in enumerate(addresses):
+            # an even share of the time, so that one address that swallows packets cannot use up all of it
+            share = max(0.001, (end - time.monotonic()) / (len(addresses) - tried))
+            try:
+                stream = self._inner.connect_tcp(address, port, _clip(share, self._deadline), None, socket_options)
+            except (ConnectError, ConnectTimeout) as error:
+                failure = error
+            else:
+                return _Stream(stream, self._deadline, self._allowance)
+        raise failure
+
+    def connect_unix_socket(
+        self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
+    ) -> NetworkStream:
+        raise SourceError("a URL never leads to a unix socket")
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def _clip(timeout: float | None, deadline: Deadline) -> float | None:
+    """``timeout`` shortened to what the deadline leaves."""
+    deadline.check("fetching the video")
+    remaining = deadline.remaining()
+    if remaining is None:
+        return timeout
+    # a little over, so that the deadline has passed for certain when the wait ends
+    return remaining + 0.002 if timeout is None else min(timeout, remaining + 0.002)
+
+
+@functools.cache
+def _tls_context() -> ssl.SSLContext:
+    """One for the process: loading the certificates takes tens of milliseconds."""
+    import httpx
+
+    return httpx.create_ssl_context()
+
+
+def fetch(url: str, limits: Limits, deadline: Deadline) -> Generator[bytes, None, None]:
+    """Yield the body behind an ``http(s)`` URL in chunks.
+
+    Thread-safe: each call has its own connections. Blocks; name resolution is the one step that the deadline cannot
+    interrupt.
+
+    Args:
+        url: where the video is. A user name and password in it are sent to that server only.
+        limits: ``max_fetch_bytes`` (or ``max_bytes``, if less), ``allow_private_hosts``, ``max_redirects``,
+            ``connect_timeout`` and ``read_timeout`` apply.
+        deadline: looked at between chunks and at least every quarter of a second while waiting.
+
+    Raises:
+        BackendUnavailable: httpx is not installed.
+        SourceError: the URL, its host, a redirect or the answer is refused, or the transfer failed.
+        LimitError: the body is larger than the limit.
+        DeadlineError, Cancelled: from ``deadline``.
+    """
+    try:
+        import httpcore  # noqa: F401
+        import httpx  # noqa: F401
+    except ImportError as error:
+        raise BackendUnavailable(
+            "reading http(s) URLs needs httpx, which is not installed: pip install 'telecine[http]'"
+        ) from error
+    name = url_name(url)
+    limit = ByteLimit.of(limits, fetched=True)
+    target = _parse(url, name)
+    authorization = _authorization(target)
+    for _ in range(limits.max_redirects + 1):
+        deadline.check("fetching the video")
+        with _explained(name, limits, deadline), _response(target, authorization, limits, deadline) as response:
+            if response.status not in _REDIRECTS:
+                yield from _body(response, name, limit, deadline)
+                return
+            following = _redirect_target(response, target, name)
+        if _origin(following) != _origin(target):
+            authorization = None
+        target = following
+    raise SourceError(f"{name}: more than {limits.max_redirects} redirects (limits.max_redirects)")
+
+
+def _parse(url: str, name: str) -> httpx.URL:
+    import httpx
+
+    try:
+        parsed = httpx.URL(url)
+    except (httpx.InvalidURL, ValueError):
+        # without the cause: it quotes pieces of the URL, of a mistyped password for one
+        raise SourceError(f"{name}: not a valid URL") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise SourceError(f"{name}: not an http(s) URL with a host name")
+    return parsed
+
+
+def _origin(url: httpx.URL) -> tuple[str, bytes, int]:
+    return url.scheme, url.raw_host, url.port or (443 if url.scheme == "https" else 80)
+
+
+def _authorization(url: httpx.URL) -> bytes | None:
+    """The Basic credentials that a URL carries (RFC 7617), or None."""
+    if not url.userinfo:
+        return None
+    return b"Basic " + base64.b64encode(f"{url.username}:{url.password}".encode())
+
+
+@contextlib.contextmanager
+def _response(url: httpx.URL, authorization: bytes | None, limits: Limits, deadline: Deadline) -> Iterator[Response]:
+    """One request over one fresh connection, closed on exit without reading what is left."""
+    import httpcore
+
+    headers = [
+        (b"Host", url.netloc),
+        (b"User-Agent", b"telecine"),
+        (b"Accept", b"*/*"),
+        (b"Accept-Encoding", b"identity"),  # a compressed body could unpack to far more than was counted
+        (b"Connection", b"close"),
+    ]
+    if authorization is not None:
+        headers.append((b"Authorization", authorization))
+    allowance = 2 * ByteLimit.of(limits, fetched=True).size + _OVERHEAD_BYTES
+    timeouts = {"connect": limits.connect_timeout, "read": limits.read_timeout, "write": limits.read_timeout}
+    with (
+        httpcore.ConnectionPool(
+            ssl_context=_tls_context() if url.scheme == "https" else None,
+            network_backend=_PinnedBackend(httpcore.SyncBackend(), limits, deadline, allowance),
+        ) as pool,
+        pool.stream(
+            "GET",
+            httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+            headers=headers,
+            extensions={"timeout": timeouts},
+        ) as response,
+    ):
+        yield response
+
+
+def _redirect_target(response: Response, url: httpx.URL, name: str) -> httpx.URL:
+    import httpx
+
+    location = _header(response, b"location")
+    if location is None:
+        raise SourceError(f"{name}: HTTP {response.status}, a redirect without a Location")
+    try:
+        target = url.join(location.decode("utf-8", "replace"))
+    except (httpx.InvalidURL, ValueError):
+        raise SourceError(f"{name}: redirected to something that is not a valid URL") from None
+    if target.scheme not in ("http", "https") or not target.host:
+        raise SourceError(f"{name}: redirected to {printable(target.scheme)}:, allowed are http and https")
+    if url.scheme == "https" and target.scheme == "http":
+        # whoever gave an https URL asked that nobody on the way can swap the video
+        raise SourceError(f"{name}: redirected from https to http, which would give up its protection")
+    return target
+
+
+def _body(response: Response, name: str, limit: ByteLimit, deadline: Deadline) -> Iterator[bytes]:
+    if response.status != 200:
+        # the standard words for the status, not the server's own
+        words = next((f" {status.phrase}" for status in HTTPStatus if status == response.status), "")
+        raise SourceError(f"{name}: the server answered HTTP {response.status}{words}")
+    encoding = (_header(response, b"content-encoding") or b"identity").strip().lower()
+    if encoding != b"identity":
+        raise SourceError(f"{name}: the server sent a compressed body (Content-Encoding), which was not asked for")
+    announced = _header(response, b"content-length")
+    if announced is not None and announced.isdigit():
+        limit.check(name, int(announced))
+    received = 0
+    for chunk in response.iter_stream():
+        deadline.check("fetching the video")
+        received += len(chunk)
+        limit.check(name, received, at_least=True)
+        yield chunk
+
+
+def _header(response: Response, wanted: bytes) -> bytes | None:
+    return next((value for key, value in response.headers if key.lower() == wanted), None)
+
+
+@contextlib.contextmanager
+def _explained(name: str, limits: Limits, deadline: Deadline) -> Iterator[None]:
+    """Turn what httpcore raises into our errors. None of its texts is passed on: they may quote the server."""
+    import httpcore
+
+    try:
+        yield
+    except httpcore.ConnectTimeout as error:
+        deadline.check("connecting to the host of the video")
+        raise SourceError(
+            f"{name}: no connection within {limits.connect_timeout:g} s (limits.connect_timeout)"
+        ) from error
+    except httpcore.TimeoutException as error:
+        deadline.check("fetching the video")
+        raise SourceError(f"{name}: no byte for {limits.read_timeout:g} s (limits.read_timeout)") from error
+    except httpcore.ConnectError as error:
+        raise SourceError(f"{name}: the connection to the host failed") from error
+    except httpcore.ProtocolError as error:
+        raise SourceError(f"{name}: the answer broke off or is not valid HTTP; the video is incomplete") from error
+    except (
+        httpcore.NetworkError,
+        httpcore.UnsupportedProtocol,
+        httpcore.ProxyError,
+        httpcore.ConnectionNotAvailable,
+    ) as error:
+        raise SourceError(f"{name}: the connection broke; the video is incomplete") from error
