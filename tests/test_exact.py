@@ -1,4 +1,4 @@
-"""Every frame of every clip is the right one, by every way of asking and by the judgement of the ffmpeg command line."""
+"""Every frame of every clip is the right one, by every way of asking and as the ffmpeg command line judges."""
 
 from __future__ import annotations
 

@@ -55,10 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = _parser().parse_args(argv)
         with _logging():
-            lines = arguments.run(arguments)
-            for line in lines:
-                print(line)
-            sys.stdout.flush()
+            _print(arguments.run(arguments))
     except TelecineError as error:
         _say(str(error))
         return error.exit_code
@@ -66,10 +63,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(end.code or 0)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # the reader has read enough, as `head` does; Python would complain once more when it closes standard output
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _print(lines: Iterable[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        # or Python writes what it still holds once more at exit, and complains
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # a reader that has read enough closes its end, as `head` does
+        if not isinstance(error, BrokenPipeError):
+            raise OptionsError(f"standard output cannot be written: {error.strerror}") from error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -228,7 +235,7 @@ def _remark(frames: Frames) -> None:
         _log.debug("%s took %.3f s", stage, seconds)
     if report.lost:
         some = ", ".join(map(str, report.lost[:8])) + (", ..." if len(report.lost) > 8 else "")
-        _say(f"{len(report.lost)} wanted frames could not be decoded and are left out: {some}")
+        _say(f"{len(report.lost)} of the wanted frames could not be decoded: {some}")
     if report.fallback_reason:
         _say(f"decoded by {report.backend}: {report.fallback_reason}")
     for note in report.notes:
@@ -242,13 +249,14 @@ def _facts(info: VideoInfo) -> list[tuple[str, str]]:
     ratio = info.sample_aspect_ratio
     pixels = "" if ratio == 1 else f", pixels {ratio.numerator}:{ratio.denominator}"
     rate = f"{info.average_fps:.6g} per second" if info.average_fps else "at an unknown rate"
-    matrix = "bt601, untagged" if info.color_space == "unknown" else info.color_space
+    matrix = "bt601 (untagged)" if info.color_space == "unknown" else info.color_space
+    color_range = "tv (untagged)" if info.color_range == "unknown" else info.color_range
     return [
         ("video", f"{info.codec}, {info.pixel_format}{depth}{', interlaced' if info.interlaced else ''}"),
         ("size", f"{info.width}x{info.height}{turned}{mirrored}{pixels}"),
         ("frames", f"{info.num_frames}, {rate}{' on average, unevenly spaced' if info.variable_frame_rate else ''}"),
         ("duration", f"{info.duration:.3f} s, from {info.start_time:.3f} s on the container's clock"),
-        ("colour", f"matrix {matrix}, range {info.color_range.replace('unknown', 'tv, untagged')}"),
+        ("colour", f"matrix {matrix}, range {color_range}"),
         ("container", f"{info.container}, stream {info.stream_index}"),
     ]
 
@@ -262,8 +270,8 @@ def _summary(name: str, frames: Frames, target: str | None) -> Iterator[str]:
         for index, timestamp in zip(frames.indices, frames.timestamps, strict=True)
     ]
     if len(rows) > _LONGEST_TABLE:
-        hidden = len(rows) - _LONGEST_TABLE + 2
-        rows[_LONGEST_TABLE - 2 : -1] = [f"  {'...':>8} {hidden - 1} more; --json lists all"]
+        hidden = len(rows) - _LONGEST_TABLE + 1
+        rows[_LONGEST_TABLE - 2 : -1] = [f"  {'...':>8} {hidden:>6} more; --json lists all"]
     yield from rows
     yield (
         f"{report.backend} on {report.device}: {report.packets_fed} of {report.packets_total} packets decoded "
@@ -309,7 +317,7 @@ def _table(rows: list[tuple[str, str]]) -> list[str]:
 
 
 def _say(message: str) -> None:
-    print(f"telecine: {message}", file=sys.stderr)
+    sys.stderr.write(f"telecine: {message}\n")
 
 
 @contextlib.contextmanager

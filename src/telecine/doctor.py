@@ -8,6 +8,7 @@ import platform
 from importlib import metadata
 from typing import Any
 
+import telecine
 from telecine.backends import backends
 from telecine.cores import usable_cores
 
@@ -25,7 +26,7 @@ def examine() -> dict[str, Any]:
         ``cores``, ``cuda_driver`` and ``environment``.
     """
     return {
-        "telecine": metadata.version("telecine") if _version("telecine") else _own_version(),
+        "telecine": telecine.__version__,
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "cores": usable_cores(),
@@ -37,12 +38,6 @@ def examine() -> dict[str, Any]:
         "cuda_driver": _cuda_driver(),
         "environment": {name: os.environ[name] for name in sorted(os.environ) if name.startswith("TELECINE_")},
     }
-
-
-def _own_version() -> str:
-    import telecine
-
-    return telecine.__version__
 
 
 def _version(distribution: str) -> str | None:

@@ -95,7 +95,9 @@ def load(
             _check_output(opened.name, len(wanted), geometry, limits)
             plan = make_plan(index, wanted)
         with clock.of("decode"):
-            request = DecodeRequest(opened, demuxer, index, info, plan, geometry, deadline, device, backend_options)
+            request = DecodeRequest(
+                opened, demuxer, index, info, plan, geometry, deadline, device, backend_options, limits.max_pixels
+            )
             decoded = get(chosen).decode(request)
     report = Report(
         backend=chosen,

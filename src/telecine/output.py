@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from telecine.errors import OptionsError
+from telecine.errors import OptionsError, TelecineError
 from telecine.frames import Frames, Report, VideoInfo
 from telecine.limits import Deadline
 from telecine.urls import printable
 
-__all__ = ["Writer", "as_document", "claim", "plain"]
+__all__ = ["Writer", "as_document", "claim", "is_folder", "plain"]
 
 Writer = Callable[[Frames, Deadline], None]
 """Writes the frames to the claimed target."""
@@ -32,6 +32,7 @@ Writer = Callable[[Frames, Deadline], None]
 _ALLOWED = "a contact sheet (.jpg, .jpeg, .png), arrays (.npz) or a folder (no suffix, or a / at the end)"
 _QUALITY = 90
 """Of JPEG sheets: labels stay sharp."""
+_LIST = "frames.json"
 
 
 def plain(facts: VideoInfo | Report) -> dict[str, Any]:
@@ -63,7 +64,7 @@ def is_folder(target: str) -> bool:
 
 @contextlib.contextmanager
 def claim(target: str, source: str) -> Iterator[Writer]:
-    """Make sure that a target can be written, and give what writes it. Nothing is left behind if that is not called.
+    """Make sure that a target can be written, and give what writes it; if that is not called, nothing is left behind.
 
     Args:
         target: a path; its suffix says what is written.
@@ -72,45 +73,46 @@ def claim(target: str, source: str) -> Iterator[Writer]:
     Raises:
         OptionsError: an unknown suffix, or the target cannot be written. Raised by the writer too: disks fill up.
     """
-    with _explained(target):
-        if is_folder(target) and target != "-":
-            with _claimed_folder(Path(target)) as writer:
-                yield writer
-            return
-        write = _FILES.get(Path(target).suffix.lower())
-        if write is None:
-            raise OptionsError(f"output is {printable(target)!r}; it must be {_ALLOWED}")
-        # through a link, as any other way of writing to it would
-        path = Path(os.path.realpath(target))
-        if path.exists() and os.path.exists(source) and path.samefile(source):
-            raise OptionsError(f"output is {printable(target)!r}, which is the video itself; choose another name")
-        with _claimed_file(path, write) as writer:
+    if target in ("", "-"):
+        raise OptionsError(f"output is {target!r}; it must be the path of {_ALLOWED}")
+    if is_folder(target):
+        with _claimed_folder(target) as writer:
             yield writer
+        return
+    write = _FILES.get(Path(target).suffix.lower())
+    if write is None:
+        raise OptionsError(f"output is {printable(target)!r}; it must be the path of {_ALLOWED}")
+    if os.path.exists(target) and os.path.exists(source) and os.path.samefile(target, source):
+        raise OptionsError(f"output is {printable(target)!r}, which is the video itself; choose another name")
+    with _claimed_file(target, write) as writer:
+        yield writer
 
 
 @contextlib.contextmanager
 def _explained(target: str) -> Iterator[None]:
     try:
         yield
+    except TelecineError:
+        raise  # DeadlineError is an OSError too
     except OSError as error:
-        # our own errors that are also an OSError, such as DeadlineError, speak for themselves
-        if error.strerror is None:
-            raise
         raise OptionsError(
-            f"output {printable(target)!r} cannot be written: {error.strerror}; choose another place"
+            f"output {printable(target)!r} cannot be written: {error.strerror or error}; choose another place"
         ) from error
 
 
 @contextlib.contextmanager
-def _claimed_file(path: Path, write: Callable[[Frames, Path], None]) -> Iterator[Writer]:
+def _claimed_file(target: str, write: Callable[[Frames, Path], None]) -> Iterator[Writer]:
+    # a link stays, as with any other way of writing to it
+    path = Path(os.path.realpath(target))
     unfinished = path.with_name(f".telecine-{secrets.token_hex(4)}{path.suffix}")
-    with open(unfinished, "xb"):
-        pass
+    with _explained(target):
+        unfinished.touch(exist_ok=False)
 
     def writer(frames: Frames, deadline: Deadline) -> None:
-        deadline.check(f"writing {path.name}")
-        write(frames, unfinished)
-        unfinished.replace(path)
+        deadline.check("writing the output")
+        with _explained(target):
+            write(frames, unfinished)
+            unfinished.replace(path)
 
     try:
         yield writer
@@ -119,18 +121,21 @@ def _claimed_file(path: Path, write: Callable[[Frames, Path], None]) -> Iterator
 
 
 @contextlib.contextmanager
-def _claimed_folder(folder: Path) -> Iterator[Writer]:
-    is_new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
+def _claimed_folder(target: str) -> Iterator[Writer]:
+    folder = Path(target)
     unfinished = folder / f".telecine-{secrets.token_hex(4)}"
-    unfinished.mkdir()
+    with _explained(target):
+        is_new = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished.mkdir()
 
     def writer(frames: Frames, deadline: Deadline) -> None:
-        _write_pictures(frames, unfinished, deadline)
-        names = sorted(path.name for path in unfinished.iterdir() if path.name != _LIST)
-        # the list comes last: where it is, the pictures that it names are
-        for name in (*names, _LIST):
-            (unfinished / name).replace(folder / name)
+        with _explained(target):
+            _write_pictures(frames, unfinished, deadline)
+            pictures = sorted(path.name for path in unfinished.iterdir() if path.name != _LIST)
+            # the list comes last: where it is, the pictures that it names are
+            for name in (*pictures, _LIST):
+                (unfinished / name).replace(folder / name)
 
     try:
         yield writer
@@ -139,9 +144,6 @@ def _claimed_folder(folder: Path) -> Iterator[Writer]:
         if is_new:
             with contextlib.suppress(OSError):
                 folder.rmdir()
-
-
-_LIST = "frames.json"
 
 
 def _file_name(index: int) -> str:
@@ -161,7 +163,7 @@ def _write_pictures(frames: Frames, folder: Path, deadline: Deadline) -> None:
 
 
 def _write_sheet(frames: Frames, path: Path) -> None:
-    frames.sheet().save(path, **({} if path.suffix.lower() == ".png" else {"quality": _QUALITY}))
+    frames.sheet().save(path, quality=_QUALITY)  # PNG, which has none, ignores it
 
 
 def _write_arrays(frames: Frames, path: Path) -> None:

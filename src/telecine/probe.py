@@ -7,7 +7,7 @@ from typing import Any
 
 from telecine.demux import Demuxer
 from telecine.display import Orientation, iso_orientation, matroska_orientation
-from telecine.errors import LimitError
+from telecine.errors import LimitError, NoVideoError
 from telecine.frames import VideoInfo
 from telecine.index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
@@ -48,11 +48,14 @@ def describe(source: Source, demuxer: Demuxer, index: PacketIndex, limits: Limit
     """Put the facts together.
 
     Raises:
+        NoVideoError: the size of its pictures is not known.
         LimitError: a picture has more pixels than allowed.
     """
     context: Any = demuxer.stream.codec_context
     turns, mirrored = _orientation(source, demuxer)
     size = (context.width, context.height)
+    if not all(size):
+        raise NoVideoError(f"{source.name}: its video stream ({index.codec}) tells no picture size: damaged or cut off")
     if size[0] * size[1] > limits.max_pixels:
         raise LimitError(f"{source.name}: {size[0]}x{size[1]} pixels; limits.max_pixels is {limits.max_pixels}")
     width, height = size if turns % 2 == 0 else size[::-1]

@@ -1,0 +1,20 @@
+"""Eight frames of a video as a NumPy array, and what each of them is.
+
+python examples/frames_to_numpy.py VIDEO
+"""
+
+import sys
+
+import telecine
+
+
+def main(video: str) -> None:
+    frames = telecine.load(video, num_frames=8, size=224)  # 224 pixels on the short side
+    images = frames.numpy()  # uint8 [8, height, width, 3], RGB
+    print(f"{images.dtype} {list(images.shape)}, mean {images.mean():.1f}")
+    for frame in frames:
+        print(f"frame {frame.index} at {frame.timestamp:.3f} s: mean {frame.image.mean():.1f}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
