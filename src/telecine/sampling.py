@@ -1,0 +1,357 @@
+"""Choosing frame indices: a pure function of the options and of when each frame is shown.
+
+Nothing here decodes. Times are compared as integers and fractions of ticks, so that no frame is missed by a rounding of
+seconds; the floats that options come as are read once, by :func:`_in_ticks` and :func:`_exact_rate`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from numbers import Real
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from telecine.errors import NoVideoError, OptionsError
+from telecine.policies import POLICIES, ClipFacts, apply_policy, may_be_rounded, policy_defaults
+from telecine.timeline import Timeline
+
+__all__ = ["KEY_FRAMES", "Sampling", "select"]
+
+IntArray = npt.NDArray[np.int64]
+Seconds = float | Fraction
+Item = TypeVar("Item")
+
+KEY_FRAMES = "key_frames"
+"""The policy that chooses among key frames. All others are in :data:`telecine.policies.POLICIES`."""
+
+_COUNTS = ("num_frames", "min_frames", "max_frames")
+_MAX_FPS = 1e9
+_NANOSECOND = Fraction(1, 10**9)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Which frames are wanted. Without any option: every frame.
+
+    Numbers may be numpy's. Lists and arrays are kept as tuples.
+
+    Raises:
+        OptionsError: a value is out of range, or options contradict each other.
+    """
+
+    num_frames: int | None = None
+    """So many frames, or all if the clip has fewer, spread evenly from the first to the last."""
+    fps: Seconds | None = None
+    """The frame shown at each multiple of ``1/fps`` seconds; with ``num_frames``, no more than those."""
+    min_frames: int | None = None
+    """At least so many frames, if the clip has them, although ``fps`` gives fewer."""
+    max_frames: int | None = None
+    """At most so many frames."""
+    indices: Sequence[int] | IntArray | None = None
+    """Exactly these frame indices, in this order."""
+    timestamps: Sequence[Seconds] | npt.NDArray[np.float64] | None = None
+    """For each time, in seconds after the first frame, the frame nearest to it, in this order."""
+    start: Seconds | None = None
+    """Choose among the frames from this time on, in seconds after the first frame."""
+    end: Seconds | None = None
+    """Choose among the frames before this time, in seconds after the first frame."""
+    policy: str | None = None
+    """A model's own rule, or ``"key_frames"``."""
+
+    def __post_init__(self) -> None:
+        checked: dict[str, Any] = {name: _count(name, getattr(self, name)) for name in _COUNTS}
+        checked |= {name: _optional_number(name, getattr(self, name)) for name in ("fps", "start", "end")}
+        checked["indices"] = _items("indices", self.indices, _whole)
+        checked["timestamps"] = _items("timestamps", self.timestamps, _number)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        _check_policy_name(self.policy)
+        self._check_ranges()
+        self._check_combinations()
+
+    def _check_ranges(self) -> None:
+        if self.fps is not None and not 0 < self.fps <= _MAX_FPS:
+            raise OptionsError(f"fps is {self.fps}; it must be greater than 0 and at most {_MAX_FPS:.0f}")
+        if self.start is not None and self.start < 0:
+            raise OptionsError(f"start is {self.start}; it must not be negative, it counts from the first frame")
+        if self.end is not None and self.end <= (self.start or 0):
+            raise OptionsError(f"end is {self.end}; it must be greater than start, which is {self.start or 0}")
+        for name in ("num_frames", "max_frames"):
+            most = getattr(self, name)
+            if self.min_frames is not None and most is not None and self.min_frames > most:
+                raise OptionsError(f"min_frames is {self.min_frames} and {name} is {most}; the least exceeds the most")
+
+    def _check_combinations(self) -> None:
+        choosers = [name for name in ("indices", "timestamps", "policy") if getattr(self, name) is not None]
+        if len(choosers) > 1:
+            raise OptionsError(f"{' and '.join(choosers)} each choose the frames by themselves; give only one of them")
+        if not choosers:
+            return
+        takes = self._taken_options()
+        for name in (*_COUNTS, "fps", "start", "end"):
+            if getattr(self, name) is not None and name not in takes:
+                chooser = choosers[0] if self.policy is None else f"policy {self.policy!r}"
+                allowed = f"only {', '.join(takes)}" if takes else "no other option"
+                raise OptionsError(f"{name} does not go with {chooser}, which takes {allowed}")
+
+    def _taken_options(self) -> list[str]:
+        """What may be given beside whichever of indices, timestamps and policy is given."""
+        if self.indices is not None:
+            return []
+        if self.policy is None:
+            return ["start", "end"]
+        own = ["num_frames", "max_frames"] if self.policy == KEY_FRAMES else list(policy_defaults(self.policy))
+        return [*own, "start", "end"]
+
+
+def _check_policy_name(policy: object) -> None:
+    names = [KEY_FRAMES, *POLICIES]
+    if policy is not None and (not isinstance(policy, str) or policy not in names):
+        raise OptionsError(f"policy is {policy!r}; it must be one of: {', '.join(sorted(names))}")
+
+
+def _whole(name: str, value: object) -> int:
+    # a bool is an int to Python, but num_frames=True is a mistake
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise OptionsError(f"{name}: got {value!r}; it must be a whole number")
+    return int(value)
+
+
+def _count(name: str, value: object) -> int | None:
+    if value is None:
+        return None
+    count = _whole(name, value)
+    if count < 1:
+        raise OptionsError(f"{name} is {count}; it must be at least 1")
+    return count
+
+
+def _number(name: str, value: object) -> Seconds:
+    if isinstance(value, Fraction):
+        return value
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise OptionsError(f"{name}: got {value!r}; it must be a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise OptionsError(f"{name}: got {number}; it must be a finite number")
+    return number
+
+
+def _optional_number(name: str, value: object) -> Seconds | None:
+    return None if value is None else _number(name, value)
+
+
+def _items(name: str, values: Any, check: Callable[[str, object], Item]) -> tuple[Item, ...] | None:
+    if values is None:
+        return None
+    # arrays of any library: Python numbers from here on, nested lists if there is more than one dimension
+    values = values.tolist() if hasattr(values, "tolist") else values
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray):
+        raise OptionsError(f"{name} is of type {type(values).__name__}; it must be a list or an array of one dimension")
+    if not values:
+        raise OptionsError(f"{name} is empty; name at least one frame")
+    return tuple(check(name, value) for value in values)
+
+
+def select(sampling: Sampling, timeline: Timeline) -> IntArray:
+    """Choose the frames.
+
+    Args:
+        sampling: what is wanted.
+        timeline: when each presentable frame is shown.
+
+    Returns:
+        ``int64 [N]`` frame indices, N at least 1. Strictly increasing, but for explicit indices and timestamps, which
+        keep their order and repeats, and for the repeats that some policies make.
+
+    Raises:
+        OptionsError: the options do not fit this clip: an index or a window outside it, a policy that refuses it.
+        NoVideoError: there are no presentable frames.
+    """
+    if timeline.num_frames == 0:
+        raise NoVideoError("the video has no presentable frames")
+    if sampling.indices is not None:
+        return _explicit(sampling.indices, timeline.num_frames)
+    first, stop = _window(sampling, timeline)
+    if sampling.timestamps is not None:
+        return first + _nearest(sampling.timestamps, timeline.ticks[first:stop], timeline.time_base)
+    if sampling.policy == KEY_FRAMES:
+        return first + _key_frames(sampling, timeline, first, stop)
+    if sampling.policy is not None:
+        return first + _by_policy(sampling.policy, sampling, timeline, first, stop)
+    if sampling.fps is not None:
+        return first + _by_rate(sampling.fps, sampling, timeline, first, stop)
+    return first + _by_count(sampling, timeline.ticks[first:stop])
+
+
+def _explicit(indices: Sequence[int] | IntArray, num_frames: int) -> IntArray:
+    for bad in (min(indices), max(indices)):
+        if not 0 <= bad < num_frames:
+            raise OptionsError(
+                f"indices holds {bad}; this clip has {num_frames} frames, so an index is from 0 to {num_frames - 1}"
+            )
+    return np.array(indices, np.int64)
+
+
+def _in_ticks(seconds: Seconds, time_base: Fraction) -> Fraction:
+    """A time in ticks. A float within a nanosecond of a whole or half tick means that tick.
+
+    So 0.1 + 0.2, or a timestamp that we returned ourselves, is the time of the frame and not 1e-17 s beside it. Half
+    ticks, since midpoints of frames lie there.
+    """
+    halves = 2 * Fraction(seconds) / time_base
+    nearest = round(halves)
+    if isinstance(seconds, float) and abs(halves - nearest) * time_base < 2 * _NANOSECOND:
+        return Fraction(nearest, 2)
+    return halves / 2
+
+
+def _exact_rate(fps: Seconds) -> Fraction:
+    """The rate that a float stands for: 30000/1001 and 1/10, not their neighbours in binary."""
+    simple = Fraction(fps).limit_denominator(1_000_000)
+    return simple if float(simple) == fps else Fraction(fps)
+
+
+def _window(sampling: Sampling, timeline: Timeline) -> tuple[int, int]:
+    """The frames whose time is in [start, end), as the first one's index and the index after the last."""
+
+    def frames_before(seconds: Seconds | None, default: int) -> int:
+        if seconds is None:
+            return default
+        tick = min(math.ceil(_in_ticks(seconds, timeline.time_base)), timeline.end_tick)
+        return int(np.searchsorted(timeline.ticks, tick))
+
+    first, stop = frames_before(sampling.start, 0), frames_before(sampling.end, timeline.num_frames)
+    if first >= stop:
+        end = "the end" if sampling.end is None else f"end = {float(sampling.end):g} s"
+        last = float(timeline.seconds()[-1])
+        raise OptionsError(
+            f"no frame begins between start = {float(sampling.start or 0):g} s and {end}: this clip lasts "
+            f"{timeline.duration:g} s and its last frame begins at {last:g} s; choose a window that holds a frame"
+        )
+    return first, stop
+
+
+def _nearest(times: Sequence[Seconds] | npt.NDArray[np.float64], ticks: IntArray, time_base: Fraction) -> IntArray:
+    lowest, highest = 2 * int(ticks[0]), 2 * int(ticks[-1])
+    doubled = [2 * _in_ticks(seconds, time_base) for seconds in times]
+    floors = np.array([min(max(math.floor(time), lowest), highest) for time in doubled], np.int64)
+    ceilings = np.array([min(max(math.ceil(time), lowest), highest) for time in doubled], np.int64)
+    before = np.searchsorted(ticks, floors // 2, side="right") - 1
+    after = np.minimum(before + 1, len(ticks) - 1)
+    # the sum of two ticks is twice their midpoint: the later frame only if the time is really past it
+    return np.where(ticks[before] + ticks[after] < ceilings, after, before)
+
+
+def _key_frames(sampling: Sampling, timeline: Timeline, first: int, stop: int) -> IntArray:
+    keys = np.flatnonzero(timeline.key[first:stop])
+    if len(keys) == 0:
+        raise OptionsError(
+            f"policy 'key_frames': none of the {stop - first} frames of the window is a key frame; "
+            "widen start and end, or leave out the policy"
+        )
+    return keys[_spread(len(keys), _capped(len(keys), sampling.num_frames, sampling.max_frames))]
+
+
+def _capped(count: int, *bounds: int | None) -> int:
+    return min([count, *(bound for bound in bounds if bound is not None)])
+
+
+def _by_policy(policy: str, sampling: Sampling, timeline: Timeline, first: int, stop: int) -> IntArray:
+    """The rule sees the window as if it were the whole clip."""
+    begin = int(timeline.ticks[first])
+    end = int(timeline.ticks[stop]) if stop < timeline.num_frames else timeline.end_tick
+    part = Timeline(timeline.ticks[first:stop] - begin, timeline.time_base, end - begin, timeline.key[first:stop])
+    return apply_policy(
+        policy,
+        ClipFacts.of(part),
+        num_frames=sampling.num_frames,
+        fps=None if sampling.fps is None else float(sampling.fps),
+        min_frames=sampling.min_frames,
+        max_frames=sampling.max_frames,
+    )
+
+
+def _by_count(sampling: Sampling, ticks: IntArray) -> IntArray:
+    wanted = _capped(len(ticks), sampling.num_frames)
+    count = _capped(wanted, sampling.max_frames)
+    return _spread(len(ticks), count) if count == wanted else _spread_in_time(ticks, count)
+
+
+def _by_rate(fps: Seconds, sampling: Sampling, timeline: Timeline, first: int, stop: int) -> IntArray:
+    picks = _shown_at_rate(fps, sampling, timeline, first, stop)
+    count = _capped(max(len(picks), sampling.min_frames or 0), sampling.num_frames, sampling.max_frames, stop - first)
+    return picks if count == len(picks) else _spread_in_time(timeline.ticks[first:stop], count)
+
+
+def _shown_at_rate(fps: Seconds, sampling: Sampling, timeline: Timeline, first: int, stop: int) -> IntArray:
+    """The frames shown at the multiples of 1/fps s after the window's start, each once.
+
+    A frame is taken if some multiple falls into the time it is shown, so the work does not grow with ``fps``. Where the
+    ticks may be rounded, a frame counts as shown half a tick early: frame 20 of 30 fps begins at 666.67 ms, which
+    Matroska writes as 667.
+    """
+    ticks = timeline.ticks[first:stop]
+    step = 1 / (_exact_rate(fps) * timeline.time_base)
+    rounded = may_be_rounded(timeline)
+    if len(ticks) == 1 or _every_frame_due(ticks, step, rounded):
+        return np.arange(len(ticks))
+    origin = _in_ticks(sampling.start, timeline.time_base) if sampling.start is not None else Fraction(0)
+    end = Fraction(timeline.end_tick - rounded)
+    if sampling.end is not None:
+        end = min(end, _in_ticks(sampling.end, timeline.time_base))
+    # the last frame is shown at its own time, however short it is
+    multiples = max(math.ceil((end - origin) / step), math.floor((int(ticks[-1]) - origin) / step) + 1)
+
+    # in half ticks: the number of multiples before each frame is ceil((2 * tick - rounded - 2 * origin) / (2 * step))
+    scale = origin.denominator * step.denominator
+    offset = 2 * origin.numerator * step.denominator
+    divisor = 2 * step.numerator * origin.denominator
+    too_long = max(2 * int(ticks[-1]) * scale + offset, divisor) >= 2**62
+    shown_from = (2 * ticks - rounded).astype(object if too_long else np.int64) * scale - offset
+    before = np.minimum(-(-shown_from // divisor), multiples).astype(np.int64)
+    before[0] = 0  # what precedes the window's first frame is shown as that frame
+    return np.flatnonzero(np.diff(before, append=multiples))
+
+
+def _every_frame_due(ticks: IntArray, step: Fraction, rounded: bool) -> bool:
+    """Whether no frame is shown for less than a step. Rounding may make one seem a tick shorter, but not all."""
+    shortest = int(np.diff(ticks).min())
+    mean = Fraction(int(ticks[-1] - ticks[0]), len(ticks) - 1)
+    return step <= shortest or (rounded and step <= shortest + 1 and step <= mean)
+
+
+def _spread(available: int, count: int) -> IntArray:
+    """``count`` positions from the first to the last of ``available``, rounded half up; one position is the first."""
+    if count == 1:
+        return np.zeros(1, np.int64)
+    gaps = count - 1
+    return (2 * np.arange(count) * (available - 1) + gaps) // (2 * gaps)
+
+
+def _spread_in_time(ticks: IntArray, count: int) -> IntArray:
+    """``count`` different frames, as near as can be to as many even times from the first frame to the last.
+
+    At a constant rate this equals :func:`_spread`, so a time halfway between two frames takes the later one.
+    """
+    if count == 1:
+        return np.zeros(1, np.int64)
+    order, gaps = np.arange(count), count - 1
+    offsets = ticks - ticks[0]
+    # floor(2 * i * span / gaps), taken apart to stay within 64 bits
+    quotient, remainder = divmod(2 * int(offsets[-1]), gaps)
+    doubled = order * quotient + order * remainder // gaps
+    before = np.searchsorted(offsets, doubled // 2, side="right") - 1
+    after = np.minimum(before + 1, len(ticks) - 1)
+    nearest = np.where(offsets[before] + offsets[after] <= doubled, after, before)
+    # several times may meet in one long frame: each needs a frame of its own, and the last ones must find some left
+    distinct = order + np.maximum.accumulate(nearest - order)
+    return np.minimum(distinct, len(ticks) - count + order)
