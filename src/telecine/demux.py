@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from telecine.display import has_movie
 from telecine.errors import NoVideoError, SourceError, TelecineError
-from telecine.limits import Deadline
+from telecine.limits import Deadline, Limits
 from telecine.source import Source
 from telecine.timing import NO_TIME
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from telecine.index import PacketIndex
 
-__all__ = ["ALLOWED_FORMATS", "Demuxer"]
+__all__ = ["ALLOWED_FORMATS", "Demuxer", "largest_coded"]
 
 ALLOWED_FORMATS = (
     "mov,mp4,m4a,3gp,3g2,mj2",
@@ -59,11 +59,25 @@ ALLOWED_FORMATS = (
 )
 """FFmpeg's names of the demuxers that may open a source. None of them opens anything else."""
 
-_OPTIONS = {"format_whitelist": ",".join(ALLOWED_FORMATS), "protocol_whitelist": "none"}
+_OPTIONS = {
+    "format_whitelist": ",".join(ALLOWED_FORMATS),
+    "protocol_whitelist": "none",
+    # FFmpeg takes a time that begins anew, in joined transport streams, for one that ran over after 26 hours; the index
+    # goes on from the picture before in both cases
+    "correct_ts_overflow": "0",
+}
+_NO_PARSERS = {"fflags": "+noparse"}
+_FIRST_LOOK = {**_NO_PARSERS, "codec_whitelist": "none", "probesize": "32"}
+"""For the names of the codecs alone: nothing is parsed and nothing decoded."""
 _NOT_VIDEO = ("attached_pic", "timed_thumbnails", "still_image")
 _READ_BYTES = 1 << 16
 _READ_ON = 256
 """Packets that are read over rather than sought over."""
+
+
+def largest_coded(max_pixels: int) -> str:
+    """FFmpeg's ``max_pixels`` for ours: it counts whole blocks, and in MPEG-4 a wide margin too, not what is shown."""
+    return str(2 * max_pixels + 512 * 512)
 
 
 class _Reader:
@@ -102,6 +116,7 @@ class Demuxer:
     Args:
         source: the encoded video; it must outlive this object.
         deadline: checked while reading.
+        max_pixels: width times height of a picture that FFmpeg may decode to complete the facts of the header.
 
     Raises:
         SourceError: the bytes are no media file that is read here.
@@ -111,8 +126,9 @@ class Demuxer:
     container: InputContainer
     stream: VideoStream
 
-    def __init__(self, source: Source, deadline: Deadline) -> None:
+    def __init__(self, source: Source, deadline: Deadline, max_pixels: int = Limits.max_pixels) -> None:
         self.name = source.name
+        self._max_pixels = max_pixels
         self._source = source
         self._deadline = deadline
         self._seeks = True  # until a seek lands where that is not certain
@@ -145,11 +161,20 @@ class Demuxer:
         self._next = 0  # ordinal of the packet that comes next
 
     def _open_container(self) -> InputContainer:
+        # FFmpeg's AV1 parser takes 1500 bytes of memory for an OBU, which can be two bytes long: 2 MB of those would
+        # become 3 GB before a packet is seen. All containers of AV1 keep its temporal units whole, so none needs it.
+        with self._attempt(_FIRST_LOOK) as look:
+            has_av1 = any(_canonical_name(stream) == "av1" for stream in look.streams)
+        return self._attempt({"max_pixels": largest_coded(self._max_pixels)} | (_NO_PARSERS if has_av1 else {}))
+
+    def _attempt(self, options: dict[str, str]) -> InputContainer:
         import av
 
         def attempt(**more: Any) -> InputContainer:
             reader = _Reader(self._source.data, self._deadline)
-            container: InputContainer = av.open(reader, "r", options=dict(_OPTIONS), buffer_size=_READ_BYTES, **more)
+            container: InputContainer = av.open(
+                reader, "r", options=_OPTIONS | options, buffer_size=_READ_BYTES, **more
+            )
             return container
 
         try:
@@ -174,7 +199,15 @@ class Demuxer:
 
     def packets(self) -> Iterator[Packet[VideoStream]]:
         """Yield the stream's packets in file order, from where the demuxer stands."""
-        for packet in self.container.demux(self.stream):
+        packets = self.container.demux(self.stream)
+        while True:
+            try:
+                packet = next(packets, None)
+            except IndexError:
+                # PyAV ends with an empty packet for each stream, and knows nothing of streams that appeared meanwhile
+                return
+            if packet is None:
+                return
             if packet.size:
                 self._next += 1
                 yield packet
@@ -259,6 +292,11 @@ def _only_decorates(stream: VideoStream) -> bool:
     from av.stream import Disposition
 
     return any(int(stream.disposition) & int(getattr(Disposition, name)) for name in _NOT_VIDEO)
+
+
+def _canonical_name(stream: Any) -> str | None:
+    context = getattr(stream, "codec_context", None)
+    return context.codec.canonical_name if context is not None else None
 
 
 def _codec_name(stream: Any) -> str:

@@ -11,7 +11,7 @@ import math
 import struct
 from collections.abc import Iterator
 
-__all__ = ["Orientation", "iso_orientation", "matroska_orientation"]
+__all__ = ["Orientation", "has_movie", "iso_orientation", "matroska_orientation"]
 
 Orientation = tuple[int, bool]
 """(quarter turns clockwise, mirrored left to right afterwards)."""
@@ -28,6 +28,15 @@ _MATRICES: dict[tuple[int, int, int, int], Orientation] = {
     (0, -1, -1, 0): (3, True),
 }
 """Signs of (a, b, c, d), where x' = ax + cy and y' = bx + dy, y pointing down."""
+
+
+_MOST = 100_000
+"""Boxes or elements that are looked at on one level. No header has so many, and a flood of empty ones takes time."""
+
+
+def has_movie(data: memoryview) -> bool:
+    """Whether an MP4 or QuickTime file has its movie box, without which nothing in it can be found."""
+    return any(kind == b"moov" for kind, _ in _boxes(data, 0, len(data)))
 
 
 def iso_orientation(data: memoryview, track_id: int) -> Orientation:
@@ -55,7 +64,9 @@ def iso_orientation(data: memoryview, track_id: int) -> Orientation:
 
 def _boxes(data: memoryview, start: int, stop: int) -> Iterator[tuple[bytes, tuple[int, int]]]:
     """Yield (type, (start, stop) of the payload) of each box; ends at the first one that makes no sense."""
-    while start + 8 <= stop:
+    for _ in range(_MOST):
+        if start + 8 > stop:
+            return
         size, kind = struct.unpack_from(">I4s", data, start)
         header = 8
         if size == 1 and start + 16 <= stop:
@@ -106,7 +117,7 @@ def _orientation(matrix: tuple[float, float, float, float]) -> Orientation:
 
 
 _SEGMENT, _TRACKS, _ENTRY, _NUMBER, _VIDEO = 0x18538067, 0x1654AE6B, 0xAE, 0xD7, 0xE0
-_PROJECTION, _TYPE, _YAW, _ROLL = 0x7670, 0x7671, 0x7673, 0x7675
+_PROJECTION, _TYPE, _YAW, _PITCH, _ROLL = 0x7670, 0x7671, 0x7673, 0x7674, 0x7675
 
 
 def matroska_orientation(data: memoryview, track_number: int) -> Orientation:
@@ -137,8 +148,10 @@ def _projection(data: memoryview, video: tuple[int, int]) -> Orientation:
             pose = {number: where for number, where in _elements(data, *span)}
             if _TYPE in pose and _unsigned(data, pose[_TYPE]) != 0:
                 return _UPRIGHT
-            roll = _real(data, pose[_ROLL]) if _ROLL in pose else 0.0
-            mirrored = _YAW in pose and abs(_real(data, pose[_YAW])) == 180
+            yaw, pitch, roll = (_real(data, pose[at]) if at in pose else 0.0 for at in (_YAW, _PITCH, _ROLL))
+            if pitch or abs(yaw) not in (0, 180):
+                return _UPRIGHT
+            mirrored = abs(yaw) == 180
             # as FFmpeg reads it: roll turns counter-clockwise, and a half turn of the yaw shows the picture from behind
             angle = math.radians(roll * (1 if mirrored else -1))
             cos, sin = math.cos(angle), math.sin(angle)
@@ -148,7 +161,9 @@ def _projection(data: memoryview, video: tuple[int, int]) -> Orientation:
 
 def _elements(data: memoryview, start: int, stop: int) -> Iterator[tuple[int, tuple[int, int]]]:
     """Yield (id, (start, stop) of the payload) of each EBML element (RFC 8794); ends where one makes no sense."""
-    while start < stop:
+    for _ in range(_MOST):
+        if start >= stop:
+            return
         identity, start = _vint(data, start, stop, keep_marker=True)
         size, start = _vint(data, start, stop, keep_marker=False)
         if identity < 0 or size < -1:
@@ -179,4 +194,5 @@ def _unsigned(data: memoryview, span: tuple[int, int]) -> int:
 
 def _real(data: memoryview, span: tuple[int, int]) -> float:
     raw = bytes(data[span[0] : span[1]])
-    return float(struct.unpack(">f" if len(raw) == 4 else ">d", raw)[0]) if len(raw) in (4, 8) else 0.0
+    number = float(struct.unpack(">f" if len(raw) == 4 else ">d", raw)[0]) if len(raw) in (4, 8) else 0.0
+    return number if math.isfinite(number) else 0.0

@@ -26,6 +26,9 @@ __all__ = ["PacketIndex", "read_index"]
 _KEEP_BYTES = 32 << 20
 """Packets are kept for the decode when all of them fit in this; a longer video is read a second time instead."""
 
+_PACKET_BYTES = 1024
+"""What a kept packet takes beside its data."""
+
 _KEY_RESETS = frozenset(
     "theora flv1 h263 wmv1 wmv2 msmpeg4v1 msmpeg4v2 msmpeg4v3 vp6 vp6f vp7 rv10 rv20 svq1 svq3 cinepak".split()
 )
@@ -59,6 +62,8 @@ class PacketIndex:
     """``bool [P]`` whether a viewer sees the packet's frame."""
     disposable: npt.NDArray[np.bool_]
     """``bool [P]`` whether no other picture refers to it."""
+    second_field: npt.NDArray[np.bool_]
+    """``bool [P]`` whether it is the other half of the picture that the packet before it began."""
     leading: npt.NDArray[np.bool_]
     """``bool [P]`` whether it can be decoded only from the random access point before the one in front of it."""
     skips_leading: bool
@@ -94,8 +99,8 @@ class _Rows:
         self.pts, self.dts, self.duration, self.size = array("q"), array("q"), array("q"), array("q")
         self.key, self.discard, self.disposable = bytearray(), bytearray(), bytearray()
         self.shown, self.access, self.leading, self.independent = bytearray(), bytearray(), bytearray(), bytearray()
-        self.unreferenced, self.temporal_id = array("b"), array("b")
-        self.fragile = False
+        self.unreferenced, self.temporal_id, self.second_field = array("b"), array("b"), bytearray()
+        self.fragile = self.packed = False
         self.orders: list[tuple[int, int] | None] = []
         self.packets: list[Any] | None = []
         self.bytes = 0
@@ -115,10 +120,12 @@ class _Rows:
         self.independent.append(facts.independent)
         self.unreferenced.append(facts.unreferenced)
         self.temporal_id.append(facts.temporal_id)
+        self.second_field.append(facts.second_field)
         self.fragile |= facts.fragile
+        self.packed |= facts.packed
         if facts.order is not None or self.orders:
             self.orders.append(facts.order)
-        self.bytes += packet.size
+        self.bytes += packet.size + _PACKET_BYTES
         if self.bytes > _KEEP_BYTES:
             self.packets = None
         elif self.packets is not None:
@@ -144,7 +151,7 @@ def read_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIn
     if not rows.shown:
         raise NoVideoError(f"{demuxer.name}: the video stream has no packets{_because(rows)}")
     pts, shown = np.array(rows.pts), np.frombuffer(bytes(rows.shown), np.bool_)
-    if not usable(pts[shown]):
+    if rows.packed or not usable(pts[shown]):
         packets = rows.packets
         if packets is None:
             demuxer.rewind()
@@ -164,6 +171,8 @@ def _scan(demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: De
         for packet in packets:
             if len(rows.pts) >= limits.max_packets:
                 raise LimitError(f"{demuxer.name}: more than {limits.max_packets} packets (limits.max_packets)")
+            if len(rows.pts) % 256 == 0:  # packets that were kept are not read, and reading is what checks otherwise
+                deadline.check("reading the packets")
             if scanner is not None:
                 facts = scanner.scan(memoryview(packet), packet.is_keyframe, want_order)
             else:
@@ -189,10 +198,11 @@ def _assemble(demuxer: Demuxer, rows: _Rows, limits: Limits) -> PacketIndex:
         # no point is known to be exact: begin where the container says, and let the decoder mark what is damaged
         access[int(np.argmax(key)) if key.any() else 0] = Access.OPEN
     step = _nominal_step(demuxer, duration, time_base)
-    synthetic = not usable(pts[shown])
+    synthetic = rows.packed or not usable(pts[shown])
     times = pts.copy()
     if synthetic:
-        times[shown] = rebuild(pts[shown], dts[shown], _places(rows, shown), step)
+        known = np.full_like(pts, NO_TIME) if rows.packed else pts
+        times[shown] = rebuild(known[shown], dts[shown], _places(rows, shown), step)
     leading = _leading(times, access, relation)
     first = int(np.argmax(access > 0))
     presentable = shown & ~np.frombuffer(bytes(rows.discard), np.bool_) & (relation != Leading.NEVER)
@@ -219,6 +229,7 @@ def _assemble(demuxer: Demuxer, rows: _Rows, limits: Limits) -> PacketIndex:
         access=access,
         presentable=presentable,
         disposable=_disposable(rows),
+        second_field=np.frombuffer(bytes(rows.second_field), np.bool_),
         leading=leading,
         skips_leading=bool((relation == Leading.SKIPPED).any()),
         order=order,

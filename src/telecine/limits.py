@@ -66,7 +66,8 @@ class Deadline:
     """
 
     def __init__(self, seconds: float | None = None, watch: Watch | None = None) -> None:
-        if seconds is not None and not seconds > 0:
+        number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+        if seconds is not None and not (number and seconds > 0):
             raise OptionsError(f"timeout is {seconds!r}; it must be a positive number of seconds, or None")
         self.seconds = seconds
         self._end = None if seconds is None else time.monotonic() + seconds

@@ -28,7 +28,7 @@ class Fit:
     Args:
         max_pixels: width times height at most; larger pictures are made smaller, none is enlarged for it.
         multiple_of: both sides are multiples of this, for instance of a model's patch size.
-        min_pixels: width times height at least; smaller pictures are enlarged.
+        min_pixels: width times height at least; smaller pictures are enlarged, as far as ``max_pixels`` lets.
     """
 
     max_pixels: int
@@ -46,17 +46,17 @@ class Fit:
         """The (height, width) for a picture of ``height`` x ``width`` pixels."""
         unit = self.multiple_of
         tall, wide = max(unit, round(height / unit) * unit), max(unit, round(width / unit) * unit)
+        if tall * wide < self.min_pixels:
+            grow = math.sqrt(self.min_pixels / (height * width))
+            tall, wide = math.ceil(height * grow / unit) * unit, math.ceil(width * grow / unit) * unit
         if tall * wide > self.max_pixels:
             shrink = math.sqrt(height * width / self.max_pixels)
             tall, wide = _whole(height / shrink, unit), _whole(width / shrink, unit)
-            # a very long and thin picture: the short side cannot go below one unit
-            tall, wide = (
-                min(tall, self.max_pixels // wide // unit * unit),
-                min(wide, self.max_pixels // tall // unit * unit),
-            )
-        elif tall * wide < self.min_pixels:
-            grow = math.sqrt(self.min_pixels / (height * width))
-            tall, wide = math.ceil(height * grow / unit) * unit, math.ceil(width * grow / unit) * unit
+            # a very long and thin picture: the short side cannot go below one unit, so the long one gives way
+            if tall < wide:
+                wide = min(wide, self.max_pixels // tall // unit * unit)
+            else:
+                tall = min(tall, self.max_pixels // wide // unit * unit)
         return tall, wide
 
 
@@ -80,7 +80,8 @@ def fit_size(size: Size, height: int, width: int) -> tuple[int, int]:
         return size(height, width)
     if isinstance(size, int) and not isinstance(size, bool) and size > 0:
         short = min(height, width)
-        return max(1, round(height * size / short)), max(1, round(width * size / short))
+        # in whole numbers: a size from outside may be too large for a float
+        return (2 * height * size + short) // (2 * short), (2 * width * size + short) // (2 * short)
     if isinstance(size, (tuple, list)) and len(size) == 2:
         tall, wide = size
         if all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in (tall, wide)):

@@ -48,8 +48,9 @@ def make_plan(index: PacketIndex, frames: npt.NDArray[np.int64]) -> DecodePlan:
     """Plan the decode of frames.
 
     A run starts at the last random access point from which its frames can be decoded: for a leading picture that is the
-    one before the point in front of it. It ends at the last wanted frame. In between, every packet is fed that another
-    picture may refer to, and of the disposable ones only those that are wanted.
+    one before the point in front of it. It ends at the last wanted frame, with its second field where that is a packet
+    of its own. In between, every packet is fed that another picture may refer to, and of the disposable ones only those
+    that are wanted.
 
     Args:
         index: of the video.
@@ -62,7 +63,7 @@ def make_plan(index: PacketIndex, frames: npt.NDArray[np.int64]) -> DecodePlan:
     runs: list[Run] = []
     for start, wanted in _spans(index, targets):
         packets, sound = _packets_to_feed(index, start, wanted)
-        restart = not runs or index.access[start] != Access.CLOSED
+        restart = not runs or bool(index.access[start] != Access.CLOSED)
         runs.append(Run(packets, sound, {int(t): tuple(rows[int(t)]) for t in wanted}, restart))
     return DecodePlan(tuple(runs), frames, index.num_packets)
 
@@ -73,14 +74,17 @@ def _spans(index: PacketIndex, targets: npt.NDArray[np.int64]) -> list[tuple[int
     Each target asks for the stretch from its starting point up to itself. Stretches that overlap become one, and so do
     those that touch, which costs nothing and saves a restart.
     """
+    if not len(targets):
+        return []
     points = np.flatnonzero(index.access)
+    last = _last_packets(index, targets)
     at = np.searchsorted(points, targets, side="right") - 1
     starts = points[np.maximum(at - index.leading[targets], 0)]
     spans: list[tuple[int, int]] = []  # (start, position of its first target)
     for i, start in enumerate(starts.tolist()):
         first = i
         # a leading picture may reach back over stretches that were complete so far
-        while spans and start <= int(targets[first - 1]) + 1:
+        while spans and start <= int(last[first - 1]) + 1:
             earlier, first = spans.pop()
             start = min(start, earlier)
         spans.append((start, first))
@@ -88,11 +92,18 @@ def _spans(index: PacketIndex, targets: npt.NDArray[np.int64]) -> list[tuple[int
     return [(start, targets[first:end]) for (start, first), end in zip(spans, ends, strict=True)]
 
 
+def _last_packets(index: PacketIndex, targets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The packet that completes each target: itself, or its second field."""
+    following: npt.NDArray[np.bool_] = np.append(index.second_field[1:], False)
+    last: npt.NDArray[np.int64] = targets + following[targets]
+    return last
+
+
 def _packets_to_feed(
     index: PacketIndex, start: int, wanted: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """The packets to feed from ``start`` up to the last wanted one, and which of them must bring a sound frame."""
-    span = slice(start, int(wanted[-1]) + 1)
+    span = slice(start, int(_last_packets(index, wanted[-1:])[0]) + 1)
     feed = ~index.disposable[span]
     sound = index.presentable[span].copy()
     # leading pictures of the starting point lack what they refer to; those of later points in the span do not

@@ -40,7 +40,7 @@ def probe(source: Any, *, limits: Limits | None = None, timeout: float | Deadlin
         DeadlineError: the timeout passed.
     """
     limits, deadline = limits or Limits(), Deadline.of(timeout)
-    with open_source(source, limits, deadline) as opened, Demuxer(opened, deadline) as demuxer:
+    with open_source(source, limits, deadline) as opened, Demuxer(opened, deadline, limits.max_pixels) as demuxer:
         return describe(opened, demuxer, read_index(demuxer, limits, deadline), limits)
 
 

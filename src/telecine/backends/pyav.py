@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +13,14 @@ from telecine.backends import BackendStatus, Decoded, DecodeRequest
 from telecine.bitstream import Access
 from telecine.convert import Converter
 from telecine.cores import usable_cores
-from telecine.errors import OptionsError
+from telecine.demux import largest_coded
+from telecine.options import Option
 from telecine.plan import Run
 
 if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
+
+    from telecine.index import PacketIndex
 
 __all__ = ["PyAVBackend"]
 
@@ -25,6 +28,11 @@ _DECODER_OPTIONS = {
     # damage inside an HEVC picture mostly decodes to something, and nothing tells; where the stream carries hashes of
     # its pictures, compare them
     "hevc": {"err_detect": "crccheck+explode"},
+    # otherwise what is missing of a damaged picture is shown as it was left by an earlier one
+    "mjpeg": {"err_detect": "explode"},
+    # where the header does not say how far pictures are reordered, FFmpeg guesses, and silently drops the first B
+    # pictures that prove it wrong; "strict" lets it wait for as many pictures as the level allows
+    "h264": {"strict": "strict"},
 }
 _SINGLE_THREADED = frozenset({"mpeg4"})
 """With several threads FFmpeg hands out a frame of these before it knows whether it was damaged."""
@@ -36,10 +44,13 @@ _EXTRA_THREADS = 2
 class PyAVBackend:
     """Executes a plan on the CPU.
 
-    Options: ``threads``, the decoder threads of one request; from the cores of this process when omitted. The count
-    is always explicit, and threads work on whole frames: FFmpeg's own choice starts up to 16 slice threads for each of
-    many decoders, which has been seen to hang.
+    The count of threads is always explicit, and threads work on whole frames: FFmpeg's own choice starts up to 16 slice
+    threads for each of many decoders, which has been seen to hang.
     """
+
+    options: Mapping[str, Option] = {
+        "threads": Option(int, None, "decoder threads of one request; from the cores when omitted", 1, 64),
+    }
 
     def status(self) -> BackendStatus:
         """See :class:`telecine.backends.Backend`."""
@@ -51,7 +62,7 @@ class PyAVBackend:
 
     def decode(self, request: DecodeRequest) -> Decoded:
         """See :class:`telecine.backends.Backend`."""
-        threads = _checked_threads(request)
+        threads = _threads(request)
         count = len(request.plan.frames)
         data = np.empty((count, request.geometry.height, request.geometry.width, 3), np.uint8)
         kept = np.zeros(count, np.bool_)
@@ -60,8 +71,12 @@ class PyAVBackend:
         segments = _segments(request.plan.runs)
         for segment in segments:
             if not feeder.decode(segment, threads):
-                # errors of frame threads surface late, and in company: alone, each packet answers for itself
-                feeder.decode(segment, threads=1)
+                # Errors of frame threads surface late, and in company: alone, each packet answers for itself. And a
+                # damaged packet may have left wrong parameter sets, which a decoder keeps through a flush: each stretch
+                # that needs nothing from before it gets a new one, as if it were the only one asked for.
+                for stretch in _stretches(segment, request.index):
+                    feeder.forget()
+                    feeder.decode([stretch], threads=1)
         notes = []
         if len(convert.sizes) > 1:
             sizes = ", ".join(f"{width}x{height}" for height, width in sorted(convert.sizes))
@@ -69,17 +84,14 @@ class PyAVBackend:
         return Decoded(data, kept, "cpu", tuple(notes), {"convert": feeder.convert_seconds})
 
 
-def _checked_threads(request: DecodeRequest) -> int:
-    unknown = set(request.options) - {"threads"}
-    if unknown:
-        raise OptionsError(f"pyav has no option {', '.join(sorted(unknown))}; its options are: threads")
-    threads = request.options.get("threads")
+def _threads(request: DecodeRequest) -> int:
+    threads: int | None = request.options.get("threads")
     if request.index.codec in _SINGLE_THREADED:
         return 1
     if threads is None:
-        return min(_MAX_THREADS, usable_cores() + _EXTRA_THREADS)
-    if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= 64:
-        raise OptionsError(f"threads is {threads!r}; it must be a whole number from 1 to 64")
+        cores = request.cores or usable_cores()
+        # one of many decodes that share the cores loses nothing by waiting for itself
+        return 1 if request.cores == 1 else min(_MAX_THREADS, cores + _EXTRA_THREADS)
     return threads
 
 
@@ -91,6 +103,16 @@ def _segments(runs: Iterable[Run]) -> list[list[Run]]:
             segments.append([])
         segments[-1].append(run)
     return segments
+
+
+def _stretches(segment: list[Run], index: PacketIndex) -> Iterator[Run]:
+    """The runs of a segment, cut at each packet that needs nothing from before it."""
+    for run in segment:
+        closed = np.flatnonzero(index.access[run.packets] == Access.CLOSED)
+        cuts = closed[closed > 0]
+        for packets, sound in zip(np.split(run.packets, cuts), np.split(run.sound, cuts), strict=True):
+            own = {packet: run.targets[packet] for packet in packets.tolist() if packet in run.targets}
+            yield Run(packets, sound, own, restart=True)
 
 
 class _Feeder:
@@ -125,17 +147,22 @@ class _Feeder:
                 self._fed += 1
                 # the frame carries its packet's pts: with the ordinal in it, the container's times cannot mislead
                 packet.pts = ordinal
+                picture = ordinal - int(self._index.second_field[ordinal])
                 if packet.is_corrupt:  # cut off, or a gap in a transport stream
-                    damaged.add(ordinal)
+                    damaged.add(picture)
                 try:
                     self._take(context.decode(packet), targets, seen, damaged)
                 except av.error.FFmpegError:
-                    damaged.add(ordinal)
+                    damaged.add(picture)
         try:
             self._take(context.decode(None), targets, seen, damaged)
         except av.error.FFmpegError:
             pass  # whatever did not come out is missing from `seen`
         return self._judge(segment, targets, seen, damaged)
+
+    def forget(self) -> None:
+        """Have the next decode begin with a new decoder, which knows the parameter sets of the header only."""
+        self._context = None
 
     def _ready(self, threads: int) -> VideoCodecContext:
         """A decoder in its first state."""
@@ -149,7 +176,8 @@ class _Feeder:
         context.extradata = template.extradata
         context.width, context.height = template.width, template.height
         context.codec_tag = template.codec_tag
-        context.options = _DECODER_OPTIONS.get(self._index.codec, {})
+        own = _DECODER_OPTIONS.get(self._index.codec, {})
+        context.options = own | {"max_pixels": largest_coded(self._request.max_pixels)}
         context.thread_type = "FRAME"
         context.thread_count = threads
         self._context, self._threads = context, threads
@@ -179,14 +207,15 @@ class _Feeder:
     ) -> bool:
         """Withdraw the frames that were built on damaged ones; say whether there were none."""
         index, sound = self._index, True
-        broken = False
+        # what went wrong ahead of an open point of access reaches no further than the leading pictures behind it
+        broken = broken_before = False
         for run in segment:
             for ordinal, must_be_sound in zip(run.packets.tolist(), run.sound.tolist(), strict=True):
-                if index.access[ordinal] == Access.CLOSED:
-                    broken = False
+                if index.access[ordinal]:
+                    broken_before, broken = broken and index.access[ordinal] == Access.OPEN, False
                 bad = (must_be_sound and ordinal not in seen) or (ordinal in damaged and must_be_sound)
                 sound &= not bad
-                if ordinal in targets and (bad or broken):
+                if ordinal in targets and (bad or broken or (broken_before and index.leading[ordinal])):
                     self._kept[list(targets[ordinal])] = False
                 broken |= bad and not index.disposable[ordinal] and index.exact_start
         return sound

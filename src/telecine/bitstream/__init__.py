@@ -54,6 +54,11 @@ class Facts(NamedTuple):
     independent: bool = True
     """Whether the packet ignores the state that the packet before it left in the decoder (VP9)."""
     temporal_id: int = 0
+    second_field: bool = False
+    """Whether the packet is the other half of the picture that the packet before it began (H.264)."""
+    packed: bool = False
+    """Whether the packet holds two pictures, one of which a later packet stands for, so that its times belong to
+    another picture (MPEG-4 part 2)."""
 
 
 class Scanner(Protocol):

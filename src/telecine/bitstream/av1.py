@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from telecine.bitstream import Access, Facts, Leading
 from telecine.bitstream.bits import BitReader, Truncated
+from telecine.bitstream.nal import MOST_UNITS
 
 __all__ = ["Av1Scanner"]
 
@@ -84,7 +85,9 @@ class Av1Scanner:
 def _units(data: bytes | memoryview) -> Iterator[tuple[int, int, bytes]]:
     """Yield (obu_type, extension byte or 0, beginning of the payload) of each OBU, 5.3."""
     at, end = 0, len(data)
-    while at < end:
+    for _ in range(MOST_UNITS):
+        if at >= end:
+            return
         header = data[at]
         at += 1
         extension = 0

@@ -20,6 +20,10 @@ class _Sps:
     frame_num_bits: int
     poc_type: int
     poc_lsb_bits: int
+    poc_deltas_coded: bool
+    offset_unreferenced: int
+    offset_bottom: int
+    offsets: tuple[int, ...]
     frame_mbs_only: bool
     separate_colour_planes: bool
 
@@ -27,11 +31,14 @@ class _Sps:
 class _Slice:
     """The beginning of a slice header, 7.3.3, as far as the picture order count."""
 
-    def __init__(self, nal: bytes, sps: _Sps) -> None:
+    def __init__(self, nal: bytes, sequences: dict[int, _Sps], pictures: dict[int, int]) -> None:
         bits = BitReader(unescape(nal), start=8)
         bits.ue()  # first_mb_in_slice
-        self.type = bits.ue() % 5
-        bits.ue()  # pic_parameter_set_id
+        self.intra = bits.ue() % 5 in (2, 4)
+        sps = sequences.get(pictures.get(bits.ue(), -1))
+        if sps is None:
+            raise Truncated("the slice's parameter sets are missing")
+        self.sps = sps
         if sps.separate_colour_planes:
             bits.skip(2)
         self.frame_num = bits.u(sps.frame_num_bits)
@@ -40,18 +47,21 @@ class _Slice:
         if nal[0] & 31 == _IDR:
             bits.ue()  # idr_pic_id
         self.poc_lsb = bits.u(sps.poc_lsb_bits) if sps.poc_type == 0 else 0
+        self.poc_delta = bits.se() if sps.poc_type == 1 and sps.poc_deltas_coded else 0
 
 
 class H264Scanner:
     """Scans H.264, length-prefixed or Annex-B.
 
-    Only one SPS is remembered, the latest: the fields used here do not differ between those of one stream in practice,
-    and where they did, a wrong order would show up as repeated times and never as a skipped reference.
+    Output order is not followed through memory_management_control_operation 5, which no known encoder uses between
+    IDR pictures.
     """
 
     def __init__(self, extradata: bytes) -> None:
         self._nal_units = NalUnits(extradata, length_size_at=4)
-        self._sps: _Sps | None = None
+        self._sequences: dict[int, _Sps] = {}
+        self._pictures: dict[int, int] = {}
+        self._fields_possible = True
         self._open_field: tuple[int, bool] | None = None
         self._sequence = -1
         self._msb = self._lsb = 0
@@ -59,17 +69,24 @@ class H264Scanner:
             self._remember(nal)
 
     def _remember(self, nal: bytes) -> None:
-        if nal and nal[0] & 31 == _SPS:
-            try:
-                self._sps = _parse_sps(nal)
-            except Truncated:
-                self._sps = None
+        kind = nal[0] & 31 if nal else 0
+        try:
+            if kind == _SPS:
+                number, sps = _parse_sps(nal)
+                self._sequences[number] = sps
+            elif kind == _PPS:
+                bits = BitReader(unescape(nal[:32]), start=8)
+                self._pictures[bits.ue()] = bits.ue()
+        except Truncated:
+            self._sequences.clear()  # which of them it replaces cannot be told
+        # without any, fields cannot be told from frames
+        self._fields_possible = not all(s.frame_mbs_only for s in self._sequences.values()) or not self._sequences
 
     def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
-        referenced = is_idr = recovers = updates = False
+        referenced = is_idr = updates = False
+        recovery: tuple[int, bool] | None = None
         slices: list[bytes] = []
-        fields_possible = self._sps is None or not self._sps.frame_mbs_only
         for nal in self._nal_units(packet):
             if not nal:
                 continue
@@ -79,83 +96,111 @@ class H264Scanner:
                 referenced |= (nal[0] >> 5) & 3 != 0
                 is_idr |= kind == _IDR
                 # the other slices of a frame agree on nal_ref_idc (7.4.1); only a second field may differ
-                if not fields_possible or (referenced and not is_key):
+                if not self._fields_possible or (referenced and not is_key):
                     break
-            elif kind == _PPS:
-                updates = True
-            elif kind == _SPS:
+            elif kind in (_SPS, _PPS):
                 updates = True
                 self._remember(nal)
-                fields_possible = self._sps is None or not self._sps.frame_mbs_only
             elif kind == _SEI and is_key:
-                recovers |= _recovery_frame_count(nal) == 0
+                recovery = recovery or _recovery_point(nal)
         if not slices:
             return Facts(shown=False)
-        access = Access.CLOSED if is_idr else Access.OPEN if is_key and recovers else Access.NONE
-        second_field, order = self._follow(slices, is_idr, referenced, want_order)
+        known, second_field, order = self._follow(slices, is_idr, referenced, want_order)
+        recovers = recovery is not None and self._recovers(*recovery, slices[0])
+        access = Access.CLOSED if is_idr else Access.OPEN if recovers else Access.NONE
         return Facts(
             shown=not second_field,
-            # parameter sets outlive their picture; fields in packets of their own stand or fall together, and
-            # without the SPS they cannot be told from frames: none of these is ever skipped
-            unreferenced=-1 if referenced or updates or second_field or self._open_field or not self._sps else 0,
+            # parameter sets outlive their picture; fields in packets of their own stand or fall together, and what
+            # may be either field or frame must not be skipped
+            unreferenced=-1 if referenced or updates or second_field or self._open_field or not known else 0,
             access=Access.NONE if second_field else access,
             order=order,
+            second_field=second_field,
         )
+
+    def _recovers(self, frame_count: int, exact_match: bool, slice_head: bytes) -> bool:
+        """Whether decoding that starts here is exact from this picture on, in output order (D.2.8)."""
+        try:
+            # without exact_match the encoder promises "approximately correct", which a picture of P slices may not be
+            return not frame_count and (exact_match or _Slice(slice_head, self._sequences, self._pictures).intra)
+        except Truncated:
+            return False
 
     def _follow(
         self, slices: list[bytes], is_idr: bool, referenced: bool, want_order: bool
-    ) -> tuple[bool, tuple[int, int] | None]:
-        """Whether the packet is the second field of the picture before it, and its place in output order."""
-        sps = self._sps
-        if sps is None or (sps.frame_mbs_only and not want_order):
-            return False, None
+    ) -> tuple[bool, bool, tuple[int, int] | None]:
+        """Whether frame or field is known, whether it completes the picture before, and the place in output order."""
+        if not self._fields_possible and not want_order:
+            return True, False, None
         try:
-            first, last = _Slice(slices[0], sps), _Slice(slices[-1], sps)
-        except (Truncated, IndexError):
-            return False, None
+            first = _Slice(slices[0], self._sequences, self._pictures)
+            last = _Slice(slices[-1], self._sequences, self._pictures)
+        except Truncated:
+            return not self._fields_possible, False, None
         second_field = False
         if first.is_field and last.is_bottom == first.is_bottom:
             second_field = self._open_field == (first.frame_num, not first.is_bottom)
             self._open_field = None if second_field else (first.frame_num, first.is_bottom)
         else:
             self._open_field = None
-        return second_field, self._place(first, sps, is_idr, referenced)
+        return True, second_field, self._place(first, is_idr, referenced) if want_order else None
 
-    def _place(self, head: _Slice, sps: _Sps, is_idr: bool, referenced: bool) -> tuple[int, int]:
-        """Picture order count, 8.2.1.1, under a counter of IDR pictures; decoding order where it is not coded."""
+    def _place(self, head: _Slice, is_idr: bool, referenced: bool) -> tuple[int, int]:
+        """Picture order count, 8.2.1, under a counter of IDR pictures."""
         if is_idr or self._sequence < 0:
             self._sequence += 1
             self._msb = self._lsb = 0
-        if sps.poc_type != 0:
-            # type 2 means that output order is decoding order (8.2.1.3); type 1 is treated the same
-            self._lsb += 1
-            return self._sequence, self._lsb
-        wrap, msb = 1 << sps.poc_lsb_bits, self._msb
+        sps = head.sps
+        if sps.poc_type == 0:
+            place = self._place_by_lsb(head, 1 << sps.poc_lsb_bits, referenced)
+        else:
+            # FrameNumOffset, for which the two fields serve that type 0 uses for its own
+            self._msb += (1 << sps.frame_num_bits) * (head.frame_num < self._lsb)
+            self._lsb = head.frame_num
+            count = self._msb + head.frame_num
+            place = 2 * count - (not referenced) if sps.poc_type == 2 else _expected(sps, count, referenced)
+            place += head.poc_delta + (sps.offset_bottom if head.is_bottom else 0)
+        return self._sequence, place
+
+    def _place_by_lsb(self, head: _Slice, wrap: int, referenced: bool) -> int:
+        msb = self._msb
         if head.poc_lsb < self._lsb and self._lsb - head.poc_lsb >= wrap // 2:
             msb += wrap
         elif head.poc_lsb > self._lsb and head.poc_lsb - self._lsb > wrap // 2:
             msb -= wrap
         if referenced:
             self._msb, self._lsb = msb, head.poc_lsb
-        return self._sequence, msb + head.poc_lsb
+        return msb + head.poc_lsb
+
+
+def _expected(sps: _Sps, count: int, referenced: bool) -> int:
+    """expectedPicOrderCnt, 8.2.1.2, of the frame with so many reference frames before it."""
+    period = len(sps.offsets)
+    count = max(0, count - (not referenced)) if period else 0
+    cycles, rest = divmod(count - 1, period) if count else (0, -1)
+    place = cycles * sum(sps.offsets) + sum(sps.offsets[: rest + 1])
+    return place if referenced else place + sps.offset_unreferenced
 
 
 def _parameter_sets(avcc: bytes) -> list[bytes]:
-    """The SPSs of an ``avcC`` record (ISO/IEC 14496-15, 5.3.3.1)."""
-    found, at = [], 6
-    for _ in range(avcc[5] & 31 if len(avcc) > 5 else 0):
-        length = int.from_bytes(avcc[at : at + 2], "big")
-        found.append(avcc[at + 2 : at + 2 + length])
-        at += 2 + length
+    """The SPSs and PPSs of an ``avcC`` record (ISO/IEC 14496-15, 5.3.3.1)."""
+    found, at = [], 5
+    for mask in (31, 255):
+        count = avcc[at] & mask if len(avcc) > at else 0
+        at += 1
+        for _ in range(count):
+            length = int.from_bytes(avcc[at : at + 2], "big")
+            found.append(avcc[at + 2 : at + 2 + length])
+            at += 2 + length
     return found
 
 
-def _parse_sps(nal: bytes) -> _Sps:
-    """The beginning of a sequence parameter set, 7.3.2.1.1."""
+def _parse_sps(nal: bytes) -> tuple[int, _Sps]:
+    """The number and the beginning of a sequence parameter set, 7.3.2.1.1."""
     bits = BitReader(unescape(nal), start=8)
     profile = bits.u(8)
     bits.skip(16)  # constraint flags and level
-    bits.ue()  # seq_parameter_set_id
+    number = bits.ue()
     separate = False
     if profile in _HIGH_PROFILES:
         chroma = bits.ue()
@@ -170,17 +215,20 @@ def _parse_sps(nal: bytes) -> _Sps:
     frame_num_bits = bits.ue() + 4
     poc_type = bits.ue()
     poc_lsb_bits = bits.ue() + 4 if poc_type == 0 else 0
+    deltas_coded = False
+    unreferenced = bottom = 0
+    offsets: tuple[int, ...] = ()
     if poc_type == 1:
-        bits.skip(1)
-        bits.se()
-        bits.se()
-        for _ in range(min(bits.ue(), 255)):
-            bits.se()
+        deltas_coded = not bits.flag()
+        unreferenced, bottom = bits.se(), bits.se()
+        offsets = tuple(bits.se() for _ in range(min(bits.ue(), 255)))
     bits.ue()  # max_num_ref_frames
     bits.skip(1)
     bits.ue()  # pic_width_in_mbs_minus1
     bits.ue()  # pic_height_in_map_units_minus1
-    return _Sps(frame_num_bits, poc_type, poc_lsb_bits, bits.flag(), separate)
+    return number, _Sps(
+        frame_num_bits, poc_type, poc_lsb_bits, deltas_coded, unreferenced, bottom, offsets, bits.flag(), separate
+    )
 
 
 def _skip_scaling_list(bits: BitReader, size: int) -> None:
@@ -192,8 +240,8 @@ def _skip_scaling_list(bits: BitReader, size: int) -> None:
         last = following or last
 
 
-def _recovery_frame_count(nal: bytes) -> int | None:
-    """recovery_frame_cnt of a recovery point SEI message (D.1.8), None where the NAL unit has none.
+def _recovery_point(nal: bytes) -> tuple[int, bool] | None:
+    """recovery_frame_cnt and exact_match_flag of a recovery point SEI message (D.1.8), None where there is none.
 
     Above 0 the picture is refreshed gradually, so decoding that starts there is not exact at once.
     """
@@ -208,7 +256,8 @@ def _recovery_frame_count(nal: bytes) -> int | None:
         size, at = size + (data[at] if at < len(data) else 0), at + 1
         if kind == _RECOVERY_POINT:
             try:
-                return BitReader(data[at : at + size]).ue()
+                bits = BitReader(data[at : at + size])
+                return bits.ue(), bits.flag()
             except Truncated:
                 return None
         at += size

@@ -13,7 +13,7 @@ __all__ = ["HevcScanner"]
 # NAL unit types, table 7-1
 _RADL_N, _RASL_R = 6, 9
 _BLA_W_LP, _BLA_N_LP, _IDR_W_RADL, _IDR_N_LP, _CRA, _LAST_IRAP = 16, 18, 19, 20, 21, 23
-_LAST_VCL, _VPS, _SPS, _PPS, _END_OF_SEQUENCE = 31, 32, 33, 34, 36
+_LAST_VCL, _VPS, _SPS, _PPS, _END_OF_SEQUENCE, _END_OF_BITSTREAM = 31, 32, 33, 34, 36, 37
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,19 @@ class HevcScanner:
         head: bytes | None = None
         ends_sequence = updates = False
         for nal in self._nal_units(packet):
-            if len(nal) < 3:
+            if len(nal) < 2:
                 continue
             kind = (nal[0] >> 1) & 63
             # pictures of a higher layer (multiview, scalable) are not what a plain decoder shows
             if kind <= _LAST_VCL and not nal[0] & 1 and not nal[1] >> 3:
                 head = head or nal
-                if not is_key:
-                    break
             elif kind in (_VPS, _SPS, _PPS):
                 updates = True
                 self._remember(nal)
-            ends_sequence |= kind == _END_OF_SEQUENCE
+            elif kind in (_END_OF_SEQUENCE, _END_OF_BITSTREAM):
+                # behind the packet's picture it ends that picture's sequence, in front of it the one before
+                ends_sequence = head is not None
+                self._begins_sequence |= head is None
         if head is None:
             return Facts(shown=False)
         kind, temporal_id = (head[0] >> 1) & 63, (head[1] & 7) - 1

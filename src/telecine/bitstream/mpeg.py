@@ -6,6 +6,8 @@ shown ahead of the I or P picture decoded before it.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from telecine.bitstream import Access, Facts, Leading
 from telecine.bitstream.bits import BitReader, Truncated
 
@@ -57,10 +59,28 @@ class Mpeg2Scanner:
 
 
 class Mpeg4Scanner:
-    """Scans MPEG-4 part 2. A packet that packs several VOPs ("packed bitstream") is never called skippable."""
+    """Scans MPEG-4 part 2, also as DivX and Xvid write it into AVI files.
+
+    There a packet may hold a reference VOP and the B-VOP decoded after it ("packed bitstream"). A VOP that is not coded
+    follows in a packet of its own, and the decoder gives the B picture in its place. Other VOPs that are not coded
+    repeat the picture before, and bring none.
+    """
 
     def __init__(self, extradata: bytes) -> None:
         self._types = _PictureTypes()
+        self._time_bits: int | None = None
+        self._owed: str | None = None
+        self._remember(extradata)
+
+    def _remember(self, data: bytes) -> None:
+        # video_object_layer_start_code: 0x20 to 0x2f
+        at = data.find(b"\0\0\1")
+        while 0 <= at < len(data) - 4:
+            if data[at + 3] >> 4 == 2:
+                with suppress(Truncated):
+                    self._time_bits = _vop_time_bits(BitReader(data[at + 4 : at + 64]))
+                return
+            at = data.find(b"\0\0\1", at + 3)
 
     def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
@@ -68,9 +88,54 @@ class Mpeg4Scanner:
         at = data.find(b"\0\0\1\xb6")  # vop_start_code, then vop_coding_type in two bits
         if at < 0 or at + 5 > len(data):
             return self._types.facts(_PREDICTED, False, want_order)
-        kind = {0: _INTRA, 2: _BIDIRECTIONAL}.get(data[at + 4] >> 6, _PREDICTED)
-        facts = self._types.facts(kind, is_key, want_order)
-        return facts._replace(unreferenced=-1) if data.find(b"\0\0\1\xb6", at + 4) >= 0 else facts
+        if at >= 4:
+            self._remember(data[:at])
+        kind, owed = _vop_type(data, at), self._owed
+        second = data.find(b"\0\0\1\xb6", at + 4)
+        self._owed = _vop_type(data, second) if 0 <= second < len(data) - 4 else None
+        if self._coded(data[at + 4 : at + 32]):
+            facts = self._types.facts(kind, is_key, want_order)
+            return facts if second < 0 else facts._replace(unreferenced=-1, packed=True)
+        if owed is None:
+            return Facts(shown=False)
+        return self._types.facts(owed, False, want_order)._replace(unreferenced=-1)
+
+    def _coded(self, header: bytes) -> bool:
+        """vop_coded, 6.2.5; a VOP whose header cannot be read is taken as coded."""
+        if self._time_bits is None:
+            return True
+        bits = BitReader(header, start=2)
+        try:
+            while bits.flag():  # modulo_time_base
+                pass
+            bits.skip(1 + self._time_bits + 1)
+            return bits.flag()
+        except Truncated:
+            return True
+
+
+def _vop_type(data: bytes, at: int) -> str:
+    return {0: _INTRA, 2: _BIDIRECTIONAL}.get(data[at + 4] >> 6, _PREDICTED)
+
+
+def _vop_time_bits(bits: BitReader) -> int:
+    """Bits of vop_time_increment, from VideoObjectLayer(), 6.2.3."""
+    bits.skip(1 + 8)  # random_accessible_vol, video_object_type_indication
+    version = 1
+    if bits.flag():
+        version = bits.u(4)
+        bits.skip(3)
+    if bits.u(4) == 15:  # aspect_ratio_info: extended_PAR
+        bits.skip(16)
+    if bits.flag():  # vol_control_parameters
+        bits.skip(2 + 1)
+        if bits.flag():  # vbv_parameters
+            bits.skip(79)
+    shape = bits.u(2)
+    if shape == 3 and version != 1:
+        bits.skip(4)
+    bits.skip(1)
+    return max(1, (bits.u(16) - 1).bit_length())
 
 
 class Vc1Scanner:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
-__all__ = ["NalUnits", "unescape"]
+__all__ = ["MOST_UNITS", "NalUnits", "annex_b", "unescape"]
 
 _HEADER_BYTES = 256
 """How much of a NAL unit is handed out: enough for a slice header's beginning and for a sequence parameter set."""
+MOST_UNITS = 10_000
+"""Looked at in one packet. No picture has so many slices, and a flood of empty units takes time."""
 
 
 class NalUnits:
@@ -25,7 +28,7 @@ class NalUnits:
 
     def __call__(self, packet: bytes | memoryview) -> Iterator[bytes]:
         """Yield the beginning of each NAL unit of ``packet``, in order; a broken length ends the packet."""
-        return self._prefixed(packet) if self.length_size else annex_b(packet)
+        return islice(self._prefixed(packet) if self.length_size else annex_b(packet), MOST_UNITS)
 
     def _prefixed(self, packet: bytes | memoryview) -> Iterator[bytes]:
         size, at, end = self.length_size, 0, len(packet)

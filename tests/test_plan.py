@@ -1,0 +1,221 @@
+"""The plan, held against a model of a decoder that knows every reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from telecine.bitstream import Access
+from telecine.index import PacketIndex
+from telecine.plan import DecodePlan, make_plan
+from telecine.timeline import Timeline
+
+
+@dataclass
+class Stream:
+    """Packets in decoding order, each with all the references that its flags allow it."""
+
+    letters: str = ""
+    """One a packet: ``I`` closed and ``i`` open point of access, ``P`` referred to, ``b`` disposable, ``L`` and ``l``
+    leading (referred to and disposable), ``h`` hidden, ``2`` second field of the one before."""
+    references: list[set[int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        before: set[int] = set()  # what leading pictures may build on: the stretch before the point of access
+        here: set[int] = set()
+        leading: set[int] = set()
+        for at, letter in enumerate(self.letters):
+            if letter in "Ii":
+                before, here, leading = (here if letter == "i" else set()), {at}, set()
+                self.references.append(set())
+            elif letter in "Ll":
+                self.references.append(before | here | leading)
+                leading |= {at} if letter == "L" else set()
+            else:
+                self.references.append(set(here))
+                here |= {at} if letter in "Ph2" else set()
+
+    def index(self, skips_leading: bool = False, shuffle: int = 0) -> PacketIndex:
+        """The packet index of it; frame indices are dealt out at random, which the plan must not mind."""
+        count = len(self.letters)
+        letters = np.array(list(self.letters))
+        points = np.isin(letters, ["I", "i"])
+        access = np.where(letters == "I", Access.CLOSED, np.where(letters == "i", Access.OPEN, Access.NONE))
+        first = int(np.argmax(points))
+        leading = np.isin(letters, ["L", "l"])
+        presentable = ~np.isin(letters, ["h", "2"])
+        own_point = np.maximum.accumulate(np.where(points, np.arange(count), 0))
+        presentable &= (np.arange(count) >= first) & ~(leading & (own_point == first))
+        order = np.random.default_rng(shuffle).permutation(np.flatnonzero(presentable))
+        zeros = np.zeros(count, np.int64)
+        timeline = Timeline(np.arange(len(order)), Fraction(1, 25), len(order), points[order])
+        return PacketIndex(
+            codec="h264",
+            time_base=Fraction(1, 25),
+            pts=zeros,
+            dts=zeros,
+            duration=zeros,
+            size=zeros,
+            key=points,
+            access=access.astype(np.uint8),
+            presentable=presentable,
+            disposable=np.isin(letters, ["b", "l"]),
+            second_field=letters == "2",
+            leading=leading,
+            skips_leading=skips_leading,
+            order=order,
+            timeline=timeline,
+            synthetic_times=False,
+            exact_start=True,
+            damage=None,
+            packets=None,
+        )
+
+
+def check(stream: Stream, index: PacketIndex, plan: DecodePlan, frames: list[int]) -> None:
+    """Feed the plan to a decoder that gives a picture only if all that it refers to was given to it."""
+    points = np.flatnonzero(index.access)
+    rows: list[int] = []
+    end = -1
+    held: set[int] = set()
+    for at, run in enumerate(plan.runs):
+        packets = run.packets.tolist()
+        targets = sorted(run.targets)
+        assert packets == sorted(set(packets)) and packets[0] > end
+        assert index.access[packets[0]], "a run begins at a point of access"
+        assert run.restart == (at == 0 or index.access[packets[0]] != Access.CLOSED)
+        if run.restart:
+            held = set()
+        elif at:
+            assert packets[0] > end + 1, "runs that touch are one"
+        for packet, sound in zip(packets, run.sound.tolist(), strict=True):
+            decodable = stream.references[packet] <= held
+            if decodable:
+                held.add(packet)
+            else:
+                assert packet not in run.targets, f"packet {packet} cannot be decoded"
+            assert sound == (decodable and bool(index.presentable[packet]))
+            assert not index.disposable[packet] or packet in run.targets, f"packet {packet} is fed for nothing"
+            if index.leading[packet] and index.skips_leading:
+                assert decodable
+        # the last target, with its second field
+        last = targets[-1]
+        whole = last + 1 if last + 1 < index.num_packets and index.second_field[last + 1] else last
+        assert packets[-1] == whole
+        for target in targets:
+            if target + 1 < index.num_packets and index.second_field[target + 1]:
+                assert target + 1 in packets
+        # no later start would do for all of them, and none needs an earlier one
+        starts = [points[np.searchsorted(points, t, "right") - 1 - int(index.leading[t])] for t in targets]
+        assert min(starts) == packets[0]
+        end = packets[-1]
+        for target, filled in run.targets.items():
+            assert all(index.order[frames[row]] == target for row in filled)
+            rows += filled
+    assert sorted(rows) == list(range(len(frames))), "every row is filled exactly once"
+    assert plan.frames.tolist() == frames
+    assert plan.packets_total == len(stream.letters)
+    assert plan.packets_fed == sum(len(run.packets) for run in plan.runs)
+
+
+_GOP = st.tuples(
+    st.sampled_from("Iiii"), st.text("Ll", max_size=4), st.text("PPbbh", max_size=12), st.booleans(), st.booleans()
+)
+
+
+def _spell(gops: list[tuple[str, str, str, bool, bool]], orphans: str) -> str:
+    spelled = ""
+    for point, leading, trailing, fields, _ in gops:
+        gop = point + (leading if point == "i" else "") + trailing
+        if fields:  # pictures of two packets, none of which may be skipped
+            gop = gop.translate({ord(c): f"{c.replace('b', 'P').replace('l', 'L')}2" for c in "IiPbLl"})
+        spelled += gop
+    return orphans + spelled
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    gops=st.lists(_GOP, min_size=1, max_size=6),
+    orphans=st.text("Pb", max_size=3),
+    skips_leading=st.booleans(),
+    data=st.data(),
+)
+def test_every_wanted_picture_is_decodable_from_what_is_fed(
+    gops: list[tuple[str, str, str, bool, bool]], orphans: str, skips_leading: bool, data: st.DataObject
+) -> None:
+    """And nothing else is fed, whatever the structure of the stream and the request are."""
+    stream = Stream(_spell(gops, orphans))
+    index = stream.index(skips_leading, shuffle=data.draw(st.integers(0, 5)))
+    if not index.num_frames:
+        return
+    frames = data.draw(st.lists(st.integers(0, index.num_frames - 1), min_size=1, max_size=10))
+    check(stream, index, make_plan(index, np.array(frames, np.int64)), frames)
+
+
+def runs(letters: str, packets: list[int], skips_leading: bool = False) -> list[tuple[list[int], bool]]:
+    """What is fed for these packets, and whether the decoder is reset in front of it."""
+    stream = Stream(letters)
+    index = stream.index(skips_leading)
+    frames = [int(np.flatnonzero(index.order == packet)[0]) for packet in packets]
+    plan = make_plan(index, np.array(frames, np.int64))
+    check(stream, index, plan, frames)
+    return [(run.packets.tolist(), run.restart) for run in plan.runs]
+
+
+@pytest.mark.parametrize(
+    ("letters", "packets", "expected"),
+    [
+        # disposable pictures are fed only if wanted
+        ("IPbbPbb", [4], [([0, 1, 4], True)]),
+        ("IPbbPbb", [5, 2], [([0, 1, 2, 4, 5], True)]),
+        # the latest point, and no reset in front of a closed one
+        ("IPPIPP", [4], [([3, 4], True)]),
+        ("IPPPIPP", [1, 5], [([0, 1], True), ([4, 5], False)]),
+        ("IPPPiPP", [1, 5], [([0, 1], True), ([4, 5], True)]),
+        # runs that touch become one, and the point between them costs no reset
+        ("IPPiPP", [2, 4], [([0, 1, 2, 3, 4], True)]),
+        # a wanted leading picture needs the stretch before its point of access
+        ("IPbiLlP", [5], [([0, 1, 3, 4, 5], True)]),
+        ("IPbiLlP", [6], [([3, 4, 6], True)]),
+        # it reaches back over runs that were complete
+        ("IPPIPPPil", [1, 3, 8], [([0, 1], True), ([3, 4, 5, 6, 7, 8], False)]),
+        ("IPPiPPil", [1, 4, 7], [([0, 1], True), ([3, 4, 5, 6, 7], True)]),
+        ("IPPilPil", [4, 7], [([0, 1, 2, 3, 4, 5, 6, 7], True)]),
+        # an altref frame is fed, though nobody sees it
+        ("IhPb", [2], [([0, 1, 2], True)]),
+        # the second field of the last wanted picture, and of every other
+        ("I2P2P2", [2], [([0, 1, 2, 3], True)]),
+        ("I2P2P2i2P2", [4, 8], [([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], True)]),
+    ],
+)
+def test_what_is_fed(letters: str, packets: list[int], expected: list[tuple[list[int], bool]]) -> None:
+    """Examples, in the letters of :class:`Stream`."""
+    assert runs(letters, packets) == expected
+
+
+def test_leading_pictures_of_the_start_are_left_out_where_the_decoder_skips_them_anyway() -> None:
+    """HEVC; those of later points are decodable and may be referred to."""
+    assert runs("IPiLLPiLP", [8], skips_leading=True) == [([6, 8], True)]
+    assert runs("IPiLLPiLP", [5, 7], skips_leading=True) == [([2, 5, 6, 7], True)]
+    assert runs("IPiLLPiLP", [5, 7], skips_leading=False) == [([2, 3, 4, 5, 6, 7], True)]
+
+
+def test_repeats_and_order_of_a_request_are_in_the_rows() -> None:
+    """Each packet is fed once, whatever the request looks like."""
+    stream = Stream("IPPP")
+    index = stream.index()
+    frames = [3, 0, 3, 1, 3]
+    (run,) = make_plan(index, np.array(frames)).runs
+    assert run.targets[int(index.order[3])] == (0, 2, 4)
+    check(stream, index, make_plan(index, np.array(frames)), frames)
+
+
+def test_no_frames_make_no_runs() -> None:
+    """An empty request feeds nothing."""
+    plan = make_plan(Stream("IPP").index(), np.array([], np.int64))
+    assert plan.runs == () and plan.packets_fed == 0 and plan.packets_total == 3
