@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from telecine.bitstream import DESCRIBED
 from telecine.display import has_movie
 from telecine.errors import NoVideoError, SourceError, TelecineError
 from telecine.limits import Deadline, Limits
@@ -67,7 +68,8 @@ _OPTIONS = {
     "correct_ts_overflow": "0",
 }
 _NO_PARSERS = {"fflags": "+noparse"}
-_FIRST_LOOK = {**_NO_PARSERS, "codec_whitelist": "none", "probesize": "32"}
+_NO_DECODERS = {"codec_whitelist": "none"}
+_FIRST_LOOK = {**_NO_PARSERS, **_NO_DECODERS, "probesize": "32"}
 """For the names of the codecs alone: nothing is parsed and nothing decoded."""
 _NOT_VIDEO = ("attached_pic", "timed_thumbnails", "still_image")
 _READ_BYTES = 1 << 16
@@ -161,11 +163,18 @@ class Demuxer:
         self._next = 0  # ordinal of the packet that comes next
 
     def _open_container(self) -> InputContainer:
-        # FFmpeg's AV1 parser takes 1500 bytes of memory for an OBU, which can be two bytes long: 2 MB of those would
-        # become 3 GB before a packet is seen. All containers of AV1 keep its temporal units whole, so none needs it.
         with self._attempt(_FIRST_LOOK) as look:
-            has_av1 = any(_canonical_name(stream) == "av1" for stream in look.streams)
-        return self._attempt({"max_pixels": largest_coded(self._max_pixels)} | (_NO_PARSERS if has_av1 else {}))
+            codecs = {_canonical_name(stream) for stream in look.streams.video}
+        options = {"max_pixels": largest_coded(self._max_pixels)}
+        if "av1" in codecs:
+            # FFmpeg's AV1 parser takes 1500 bytes of memory for an OBU, which can be two bytes long: 2 MB of those
+            # would become 3 GB before a packet is seen. All containers of AV1 keep its temporal units whole, so none
+            # needs it.
+            options |= _NO_PARSERS
+        elif codecs and codecs <= DESCRIBED:
+            # it would decode a picture, on one thread, to learn what the packets' headers say
+            options |= _NO_DECODERS
+        return self._attempt(options)
 
     def _attempt(self, options: dict[str, str]) -> InputContainer:
         import av

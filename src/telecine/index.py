@@ -6,12 +6,13 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from telecine.bitstream import Access, Facts, Leading, scanner_for
+from telecine.bitstream import Access, Facts, Leading, PictureFormat, scanner_for
 from telecine.demux import Demuxer
 from telecine.errors import LimitError, NoVideoError
 from telecine.limits import Deadline, Limits
@@ -28,6 +29,9 @@ _KEEP_BYTES = 32 << 20
 
 _PACKET_BYTES = 1024
 """What a kept packet takes beside its data."""
+
+_UNTOLD = frozenset({"vp8"})
+"""Codecs whose scanner does not see references: for these the container's own disposable flag counts."""
 
 _KEY_RESETS = frozenset(
     "theora flv1 h263 wmv1 wmv2 msmpeg4v1 msmpeg4v2 msmpeg4v3 vp6 vp6f vp7 rv10 rv20 svq1 svq3 cinepak".split()
@@ -80,6 +84,8 @@ class PacketIndex:
     """Why reading stopped before the end of the file, or None."""
     packets: list[Any] | None = field(repr=False)
     """The packets themselves where they are few enough to be kept, for one decode; else None."""
+    picture: PictureFormat | None = None
+    """How pictures are stored, where the scanner reads that."""
 
     @property
     def num_packets(self) -> int:
@@ -98,38 +104,43 @@ class _Rows:
     def __init__(self) -> None:
         self.pts, self.dts, self.duration, self.size = array("q"), array("q"), array("q"), array("q")
         self.key, self.discard, self.disposable = bytearray(), bytearray(), bytearray()
-        self.shown, self.access, self.leading, self.independent = bytearray(), bytearray(), bytearray(), bytearray()
-        self.unreferenced, self.temporal_id, self.second_field = array("b"), array("b"), bytearray()
-        self.fragile = self.packed = False
-        self.orders: list[tuple[int, int] | None] = []
+        # scanners hand out the same few objects again and again, so this holds little more than references
+        self.facts: list[Facts] = []
+        self.scanned = True
+        self.picture: PictureFormat | None = None
         self.packets: list[Any] | None = []
         self.bytes = 0
         self.damage: str | None = None
 
     def add(self, packet: Packet[Any], facts: Facts) -> None:
-        self.pts.append(NO_TIME if packet.pts is None else packet.pts)
-        self.dts.append(NO_TIME if packet.dts is None else packet.dts)
+        pts, dts, size = packet.pts, packet.dts, packet.size
+        self.pts.append(NO_TIME if pts is None else pts)
+        self.dts.append(NO_TIME if dts is None else dts)
         self.duration.append(packet.duration or 0)
-        self.size.append(packet.size)
+        self.size.append(size)
         self.key.append(packet.is_keyframe)
         self.discard.append(packet.is_discard)
         self.disposable.append(packet.is_disposable)
-        self.shown.append(facts.shown)
-        self.access.append(facts.access)
-        self.leading.append(facts.leading)
-        self.independent.append(facts.independent)
-        self.unreferenced.append(facts.unreferenced)
-        self.temporal_id.append(facts.temporal_id)
-        self.second_field.append(facts.second_field)
-        self.fragile |= facts.fragile
-        self.packed |= facts.packed
-        if facts.order is not None or self.orders:
-            self.orders.append(facts.order)
-        self.bytes += packet.size + _PACKET_BYTES
-        if self.bytes > _KEEP_BYTES:
-            self.packets = None
-        elif self.packets is not None:
-            self.packets.append(packet)
+        self.facts.append(facts)
+        if self.packets is not None:
+            self.bytes += size + _PACKET_BYTES
+            if self.bytes > _KEEP_BYTES:
+                self.packets = None
+            else:
+                self.packets.append(packet)
+
+    def flags(self, name: str) -> npt.NDArray[np.bool_]:
+        """A column of facts that are yes or no."""
+        return np.fromiter(map(attrgetter(name), self.facts), np.bool_, len(self.facts))
+
+    def numbers(self, name: str) -> npt.NDArray[np.int8]:
+        """A column of facts that are small numbers."""
+        return np.fromiter(map(attrgetter(name), self.facts), np.int8, len(self.facts))
+
+    @property
+    def packed(self) -> bool:
+        """Whether any packet holds two pictures."""
+        return any(facts.packed for facts in self.facts)
 
 
 def read_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIndex:
@@ -148,9 +159,9 @@ def read_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIn
         LimitError: the video has more packets or lasts longer than allowed.
     """
     rows = _scan(demuxer, demuxer.packets(), limits, deadline, want_order=False)
-    if not rows.shown:
+    if not rows.facts:
         raise NoVideoError(f"{demuxer.name}: the video stream has no packets{_because(rows)}")
-    pts, shown = np.array(rows.pts), np.frombuffer(bytes(rows.shown), np.bool_)
+    pts, shown = np.array(rows.pts), rows.flags("shown")
     if rows.packed or not usable(pts[shown]):
         packets = rows.packets
         if packets is None:
@@ -167,6 +178,7 @@ def _scan(demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: De
     scanner = scanner_for(codec, bytes(context.extradata or b""))
     intra_only = scanner is None and bool(context.codec.intra_only)
     rows = _Rows()
+    rows.scanned = scanner is not None and codec not in _UNTOLD
     try:
         for packet in packets:
             if len(rows.pts) >= limits.max_packets:
@@ -182,16 +194,16 @@ def _scan(demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: De
     except av.error.FFmpegError as error:
         rows.damage = f"the file is damaged or cut off ({error.strerror})"
     deadline.check("reading the packets")
+    rows.picture = scanner.picture if scanner is not None else None
     return rows
 
 
 def _assemble(demuxer: Demuxer, rows: _Rows, limits: Limits) -> PacketIndex:
     """Turn the columns into the index: what is presentable, when, and what can be skipped."""
     pts, dts, duration = np.array(rows.pts), np.array(rows.dts), np.array(rows.duration)
-    shown = np.frombuffer(bytes(rows.shown), np.bool_)
-    access = np.frombuffer(bytes(rows.access), np.uint8).copy()
+    shown, relation = rows.flags("shown"), rows.numbers("leading")
+    access = rows.numbers("access").astype(np.uint8)
     key = np.frombuffer(bytes(rows.key), np.bool_)
-    relation = np.frombuffer(bytes(rows.leading), np.uint8)
     time_base = demuxer.stream.time_base or Fraction(1, 90_000)
     exact_start = bool(access.any())
     if not exact_start:
@@ -229,12 +241,13 @@ def _assemble(demuxer: Demuxer, rows: _Rows, limits: Limits) -> PacketIndex:
         access=access,
         presentable=presentable,
         disposable=_disposable(rows),
-        second_field=np.frombuffer(bytes(rows.second_field), np.bool_),
+        second_field=rows.flags("second_field"),
         leading=leading,
         skips_leading=bool((relation == Leading.SKIPPED).any()),
         order=order,
         timeline=timeline,
         synthetic_times=synthetic,
+        picture=rows.picture,
         exact_start=exact_start,
         damage=rows.damage,
         packets=rows.packets,
@@ -247,7 +260,7 @@ def _because(rows: _Rows) -> str:
 
 def _places(rows: _Rows, shown: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64] | None:
     """Rank in output order of each packet that brings a frame, if the bitstream tells it of every one."""
-    orders = [rows.orders[i] for i in np.flatnonzero(shown)] if len(rows.orders) == len(shown) else [None]
+    orders = [rows.facts[i].order for i in np.flatnonzero(shown)]
     if any(order is None for order in orders):
         return None
     sequences, places = np.array(orders, dtype=np.int64).T
@@ -257,7 +270,7 @@ def _places(rows: _Rows, shown: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64] 
 
 
 def _leading(
-    times: npt.NDArray[np.int64], access: npt.NDArray[np.uint8], relation: npt.NDArray[np.uint8]
+    times: npt.NDArray[np.int64], access: npt.NDArray[np.uint8], relation: npt.NDArray[np.int8]
 ) -> npt.NDArray[np.bool_]:
     """Whether a packet needs what lies before the random access point in front of it in decoding order."""
     at = np.maximum.accumulate(np.where(access > 0, np.arange(len(access)), -1))
@@ -270,13 +283,13 @@ def _leading(
 
 
 def _disposable(rows: _Rows) -> npt.NDArray[np.bool_]:
-    unreferenced = np.array(rows.unreferenced)
-    highest = max(rows.temporal_id)
+    if not rows.scanned:
+        return np.frombuffer(bytes(rows.disposable), np.bool_)
+    unreferenced, highest = rows.numbers("unreferenced"), rows.numbers("temporal_id").max()
     # a sub-layer non-reference picture may still be referred to from a higher temporal layer
     disposable: npt.NDArray[np.bool_] = (unreferenced >= 0) & (unreferenced == highest)
-    if rows.fragile:
-        independent = np.frombuffer(bytes(rows.independent), np.bool_)
-        disposable &= np.append(independent[1:], True)
+    if rows.facts[0].fragile:
+        disposable &= np.append(rows.flags("independent")[1:], True)
     return disposable
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+from telecine.bitstream import PictureFormat
 from telecine.demux import Demuxer
 from telecine.display import Orientation, iso_orientation, matroska_orientation
 from telecine.errors import LimitError, NoVideoError
@@ -59,7 +60,7 @@ def describe(source: Source, demuxer: Demuxer, index: PacketIndex, limits: Limit
     if size[0] * size[1] > limits.max_pixels:
         raise LimitError(f"{source.name}: {size[0]}x{size[1]} pixels; limits.max_pixels is {limits.max_pixels}")
     width, height = size if turns % 2 == 0 else size[::-1]
-    pixel_format = context.format
+    stored = _picture_format(context, index)
     start = index.pts[index.order[0]]
     return VideoInfo(
         width=width,
@@ -67,12 +68,12 @@ def describe(source: Source, demuxer: Demuxer, index: PacketIndex, limits: Limit
         rotation=90 * turns,
         mirrored=mirrored,
         codec=index.codec,
-        pixel_format=pixel_format.name if pixel_format else "unknown",
-        bit_depth=max((component.bits for component in pixel_format.components), default=0) if pixel_format else 0,
-        color_space=_COLOR_SPACES.get(context.colorspace, "unknown"),
-        color_range=_COLOR_RANGES.get(context.color_range, "unknown"),
-        color_primaries=context.color_primaries,
-        color_trc=context.color_trc,
+        pixel_format=stored.pixel_format,
+        bit_depth=stored.bit_depth,
+        color_space=_COLOR_SPACES.get(stored.color_space, "unknown"),
+        color_range=_COLOR_RANGES.get(stored.color_range, "unknown"),
+        color_primaries=stored.color_primaries,
+        color_trc=stored.color_trc,
         interlaced=context.field_order not in _PROGRESSIVE,
         sample_aspect_ratio=demuxer.stream.sample_aspect_ratio or Fraction(1),
         num_frames=index.num_frames,
@@ -83,6 +84,24 @@ def describe(source: Source, demuxer: Demuxer, index: PacketIndex, limits: Limit
         stream_index=demuxer.stream.index,
         container=demuxer.container.format.name,
     )
+
+
+def _picture_format(context: Any, index: PacketIndex) -> PictureFormat:
+    """As FFmpeg found it; what it did not look for, from the packets' headers."""
+    layout, own = context.format, index.picture
+    seen = PictureFormat(
+        layout.name if layout else "unknown",
+        max((component.bits for component in layout.components), default=0) if layout else 0,
+        context.colorspace,
+        context.color_range,
+        context.color_primaries,
+        context.color_trc,
+    )
+    if layout is not None or own is None:
+        return seen
+    tagged = (2, 0, 2, 2)  # unspecified
+    colour = (mine if found == none else found for mine, found, none in zip(own[2:], seen[2:], tagged, strict=True))
+    return PictureFormat(own.pixel_format, own.bit_depth, *colour)
 
 
 def _orientation(source: Source, demuxer: Demuxer) -> Orientation:

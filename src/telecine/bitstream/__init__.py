@@ -12,7 +12,7 @@ from enum import IntEnum
 from importlib import import_module
 from typing import NamedTuple, Protocol
 
-__all__ = ["Access", "Facts", "Leading", "Scanner", "scanner_for"]
+__all__ = ["DESCRIBED", "Access", "Facts", "Leading", "PictureFormat", "Scanner", "scanner_for"]
 
 
 class Access(IntEnum):
@@ -61,8 +61,25 @@ class Facts(NamedTuple):
     another picture (MPEG-4 part 2)."""
 
 
+class PictureFormat(NamedTuple):
+    """How a stream's pictures are stored, in FFmpeg's terms."""
+
+    pixel_format: str
+    """"yuv420p10le"."""
+    bit_depth: int
+    color_space: int
+    """Matrix coefficients, a code point of ITU-T H.273; 2 is unspecified. Those below likewise."""
+    color_range: int
+    """FFmpeg's AVCOL_RANGE: 0 unspecified, 1 limited, 2 full."""
+    color_primaries: int
+    color_trc: int
+
+
 class Scanner(Protocol):
     """Reads the headers of one stream's packets, in decoding order. Not thread-safe."""
+
+    picture: PictureFormat | None
+    """From the latest header that tells, where the scanner reads it (:data:`DESCRIBED`)."""
 
     def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
         """Say what ``packet`` is.
@@ -87,6 +104,10 @@ _SCANNERS: dict[str, str] = {
     "vc1": "mpeg:Vc1Scanner",
     "wmv3": "mpeg:Vc1Scanner",
 }
+
+
+DESCRIBED = frozenset({"h264", "vp9"})
+"""Codecs whose scanner knows :attr:`Scanner.picture`, so that FFmpeg need not decode a picture to find it out."""
 
 
 def scanner_for(codec: str, extradata: bytes) -> Scanner | None:

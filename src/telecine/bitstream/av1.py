@@ -46,6 +46,8 @@ class _Frame:
 class Av1Scanner:
     """Scans AV1 temporal units (low-overhead OBU format)."""
 
+    picture = None
+
     def __init__(self, extradata: bytes) -> None:
         self._sequence: _Sequence | None = None
         # av1C (AV1 Codec ISO Media File Format Binding, 2.3) has four bytes ahead of its OBUs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from telecine.bitstream import Access, Facts
+from telecine.bitstream import Access, Facts, PictureFormat
 from telecine.bitstream.bits import BitReader, Truncated
 from telecine.bitstream.nal import NalUnits, annex_b, unescape
 
@@ -13,6 +13,9 @@ __all__ = ["H264Scanner"]
 _SLICE, _PARTITION_A, _IDR, _SEI, _SPS, _PPS = 1, 2, 5, 6, 7, 8
 _RECOVERY_POINT = 6
 _HIGH_PROFILES = frozenset({100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135})
+
+
+_REFERENCED, _UNREFERENCED = Facts(), Facts(unreferenced=0)
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class _Sps:
     offsets: tuple[int, ...]
     frame_mbs_only: bool
     separate_colour_planes: bool
+    picture: PictureFormat
 
 
 class _Slice:
@@ -59,6 +63,7 @@ class H264Scanner:
 
     def __init__(self, extradata: bytes) -> None:
         self._nal_units = NalUnits(extradata, length_size_at=4)
+        self.picture: PictureFormat | None = None
         self._sequences: dict[int, _Sps] = {}
         self._pictures: dict[int, int] = {}
         self._fields_possible = True
@@ -74,6 +79,7 @@ class H264Scanner:
             if kind == _SPS:
                 number, sps = _parse_sps(nal)
                 self._sequences[number] = sps
+                self.picture = sps.picture
             elif kind == _PPS:
                 bits = BitReader(unescape(nal[:32]), start=8)
                 self._pictures[bits.ue()] = bits.ue()
@@ -84,6 +90,11 @@ class H264Scanner:
 
     def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
+        if not (is_key or want_order or self._fields_possible) and self._nal_units.length_size == 4 and len(packet) > 4:
+            # nearly every packet of nearly every file: the first NAL unit is a slice, and it tells all
+            head = packet[4]
+            if head & 31 == _SLICE:
+                return _REFERENCED if head & 0x60 else _UNREFERENCED
         referenced = is_idr = updates = False
         recovery: tuple[int, bool] | None = None
         slices: list[bytes] = []
@@ -201,12 +212,12 @@ def _parse_sps(nal: bytes) -> tuple[int, _Sps]:
     profile = bits.u(8)
     bits.skip(16)  # constraint flags and level
     number = bits.ue()
-    separate = False
+    separate, chroma, depth = False, 1, 8
     if profile in _HIGH_PROFILES:
         chroma = bits.ue()
         separate = chroma == 3 and bits.flag()
-        bits.ue()  # bit_depth_luma_minus8
-        bits.ue()  # bit_depth_chroma_minus8
+        depth = bits.ue() + 8
+        bits.ue()  # bit_depth_chroma_minus8, which decoders want to be the same
         bits.skip(1)
         if bits.flag():
             for i in range(8 if chroma != 3 else 12):
@@ -226,9 +237,49 @@ def _parse_sps(nal: bytes) -> tuple[int, _Sps]:
     bits.skip(1)
     bits.ue()  # pic_width_in_mbs_minus1
     bits.ue()  # pic_height_in_map_units_minus1
+    frames_only = bits.flag()
+    picture = _picture_format(chroma, depth, *_colour(bits, frames_only))
     return number, _Sps(
-        frame_num_bits, poc_type, poc_lsb_bits, deltas_coded, unreferenced, bottom, offsets, bits.flag(), separate
-    )
+        frame_num_bits, poc_type, poc_lsb_bits, deltas_coded, unreferenced, bottom, offsets, frames_only, separate,
+        picture,
+    )  # fmt: skip
+
+
+def _colour(bits: BitReader, frames_only: bool) -> tuple[int, int, int, int]:
+    """(matrix, range, primaries, transfer) from the rest of the SPS and its VUI (E.1.1); unspecified if cut off."""
+    try:
+        bits.skip(1 if frames_only else 2)  # mb_adaptive_frame_field_flag, direct_8x8_inference_flag
+        if bits.flag():
+            for _ in range(4):
+                bits.ue()  # frame_cropping
+        if not bits.flag():  # vui_parameters_present_flag
+            return 2, 0, 2, 2
+        if bits.flag() and bits.u(8) == 255:  # aspect_ratio_idc Extended_SAR
+            bits.skip(32)
+        if bits.flag():
+            bits.skip(1)  # overscan_appropriate_flag
+        if not bits.flag():  # video_signal_type_present_flag
+            return 2, 0, 2, 2
+        bits.skip(3)
+        color_range = 2 if bits.flag() else 1
+        if not bits.flag():  # colour_description_present_flag
+            return 2, color_range, 2, 2
+        primaries, transfer, matrix = bits.u(8), bits.u(8), bits.u(8)
+        return matrix, color_range, primaries, transfer
+    except Truncated:
+        return 2, 0, 2, 2
+
+
+def _picture_format(
+    chroma: int, depth: int, matrix: int, color_range: int, primaries: int, transfer: int
+) -> PictureFormat:
+    """The pixel format that FFmpeg's decoder uses; it gives monochrome as 4:2:0."""
+    layout = {2: "422", 3: "444"}.get(chroma, "420")
+    if chroma == 3 and matrix == 0:
+        name = "gbrp"
+    else:
+        name = f"yuv{'j' if color_range == 2 and depth == 8 else ''}{layout}p"
+    return PictureFormat(name + (f"{depth}le" if depth > 8 else ""), depth, matrix, color_range, primaries, transfer)
 
 
 def _skip_scaling_list(bits: BitReader, size: int) -> None:

@@ -25,6 +25,8 @@ class _Pps:
 class HevcScanner:
     """Scans HEVC, length-prefixed or Annex-B."""
 
+    picture = None
+
     def __init__(self, extradata: bytes) -> None:
         self._nal_units = NalUnits(extradata, length_size_at=21)
         self._poc_lsb_bits = 0

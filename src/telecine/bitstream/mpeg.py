@@ -43,6 +43,8 @@ class _PictureTypes:
 class Mpeg2Scanner:
     """Scans MPEG-1 and MPEG-2 video."""
 
+    picture = None
+
     def __init__(self, extradata: bytes) -> None:
         self._types = _PictureTypes()
 
@@ -65,6 +67,8 @@ class Mpeg4Scanner:
     follows in a packet of its own, and the decoder gives the B picture in its place. Other VOPs that are not coded
     repeat the picture before, and bring none.
     """
+
+    picture = None
 
     def __init__(self, extradata: bytes) -> None:
         self._types = _PictureTypes()
@@ -140,6 +144,8 @@ def _vop_time_bits(bits: BitReader) -> int:
 
 class Vc1Scanner:
     """Scans VC-1: the advanced profile, and WMV3's simple and main ones."""
+
+    picture = None
 
     def __init__(self, extradata: bytes) -> None:
         self._types = _PictureTypes()

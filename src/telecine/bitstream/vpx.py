@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from telecine.bitstream import Access, Facts, Leading
+from telecine.bitstream import Access, Facts, Leading, PictureFormat
 from telecine.bitstream.bits import BitReader, Truncated
 
 __all__ = ["Vp8Scanner", "Vp9Scanner"]
@@ -12,6 +12,8 @@ __all__ = ["Vp8Scanner", "Vp9Scanner"]
 
 class Vp8Scanner:
     """Scans VP8. References are inside the arithmetic coded part, so no frame is called unreferenced."""
+
+    picture = None
 
     def __init__(self, extradata: bytes) -> None:
         pass
@@ -30,6 +32,7 @@ class _Vp9Frame(NamedTuple):
     key: bool
     refreshes: bool
     independent: bool
+    picture: PictureFormat | None = None
 
 
 class Vp9Scanner:
@@ -41,7 +44,7 @@ class Vp9Scanner:
     """
 
     def __init__(self, extradata: bytes) -> None:
-        pass
+        self.picture: PictureFormat | None = None
 
     def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
@@ -50,6 +53,7 @@ class Vp9Scanner:
         except Truncated:
             return Facts(leading=Leading.NO, independent=False)
         first = frames[0]
+        self.picture = first.picture or self.picture
         single = len(frames) == 1
         return Facts(
             shown=any(frame.shown for frame in frames),
@@ -94,10 +98,33 @@ def _vp9_frame(header: bytes) -> _Vp9Frame:
     key = not bits.flag()
     shown, resilient = bits.flag(), bits.flag()
     if key:
-        return _Vp9Frame(shown, key=True, refreshes=True, independent=True)
+        return _Vp9Frame(shown, key=True, refreshes=True, independent=True, picture=_vp9_picture(bits, profile))
     intra_only = not shown and bits.flag()
     if not resilient:
         bits.skip(2)  # reset_frame_context
     if intra_only:
         return _Vp9Frame(shown, key=False, refreshes=True, independent=resilient)
     return _Vp9Frame(shown, key=False, refreshes=bits.u(8) != 0, independent=resilient)
+
+
+# color_space of color_config(), 6.2.2, as matrix coefficients of H.273
+_MATRICES = (2, 5, 1, 6, 7, 9, 2, 0)
+
+
+def _vp9_picture(bits: BitReader, profile: int) -> PictureFormat | None:
+    """frame_sync_code and color_config(), 6.2.1 and 6.2.2."""
+    try:
+        bits.skip(24)
+        depth = 8 if profile < 2 else 12 if bits.flag() else 10
+        matrix = _MATRICES[bits.u(3)]
+        if matrix == 0:
+            layout, full = "gbrp", True
+        else:
+            full = bits.flag()
+            wide, tall = (bits.flag(), bits.flag()) if profile & 1 else (True, True)
+            layout = {(True, True): "yuv420p", (True, False): "yuv422p", (False, True): "yuv440p"}.get(
+                (wide, tall), "yuv444p"
+            )
+    except Truncated:
+        return None
+    return PictureFormat(layout + (f"{depth}le" if depth > 8 else ""), depth, matrix, 2 if full else 1, 2, 2)
