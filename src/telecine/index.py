@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -29,6 +30,10 @@ _KEEP_BYTES = 32 << 20
 
 _PACKET_BYTES = 1024
 """What a kept packet takes beside its data."""
+
+_turn = threading.Lock()
+_PATIENCE = 0.05
+"""Seconds to wait for another thread's index: most take a tenth of it, and behind a long one nobody should stand."""
 
 _UNTOLD = frozenset({"vp8"})
 """Codecs whose scanner does not see references: for these the container's own disposable flag counts."""
@@ -158,7 +163,14 @@ def read_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIn
         NoVideoError: the stream has no packets or no presentable frame.
         LimitError: the video has more packets or lasts longer than allowed.
     """
-    rows = _scan(demuxer, demuxer.packets(), limits, deadline, want_order=False)
+    # PyAV lets go of the interpreter lock for each packet, and many threads that read at once spend more time on
+    # passing it round than on reading. So they take turns, if it is not for long.
+    mine = _turn.acquire(timeout=_PATIENCE)
+    try:
+        rows = _scan(demuxer, demuxer.packets(), limits, deadline, want_order=False)
+    finally:
+        if mine:
+            _turn.release()
     if not rows.facts:
         raise NoVideoError(f"{demuxer.name}: the video stream has no packets{_because(rows)}")
     pts, shown = np.array(rows.pts), rows.flags("shown")

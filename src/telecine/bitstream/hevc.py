@@ -32,6 +32,7 @@ class HevcScanner:
         self._poc_lsb_bits = 0
         self._separate_colour_planes = False
         self._pps: dict[int, _Pps] = {}
+        self._made: dict[tuple[int, int, Leading], Facts] = {}
         self._sequence = -1
         self._previous_poc = 0
         self._begins_sequence = True
@@ -52,6 +53,12 @@ class HevcScanner:
 
     def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
+        if not (is_key or want_order) and self._nal_units.length_size == 4 and len(packet) > 6:
+            # nearly every packet of nearly every file: one slice of a picture that is no access point
+            kind, layer = (packet[4] >> 1) & 63, (packet[4] & 1) | (packet[5] >> 3)
+            if kind < _BLA_W_LP and not layer and int.from_bytes(packet[:4], "big") + 4 == len(packet):
+                self._begins_sequence = False
+                return self._plain(kind, (packet[5] & 7) - 1)
         head: bytes | None = None
         ends_sequence = updates = False
         for nal in self._nal_units(packet):
@@ -80,6 +87,16 @@ class HevcScanner:
             temporal_id=temporal_id,
         )
         self._begins_sequence = ends_sequence
+        return facts
+
+    def _plain(self, kind: int, temporal_id: int) -> Facts:
+        """The facts of a picture that brings nothing else, made once for each kind."""
+        relation = self._relation(kind)
+        facts = self._made.get((kind, temporal_id, relation))
+        if facts is None:
+            unreferenced = temporal_id if kind % 2 == 0 else -1
+            facts = Facts(unreferenced=unreferenced, leading=relation, temporal_id=temporal_id)
+            self._made[kind, temporal_id, relation] = facts
         return facts
 
     def _relation(self, kind: int) -> Leading:

@@ -1,0 +1,313 @@
+"""Times the NVDEC engine on this machine's GPU, after comparing its frames with the CPU's.
+
+    python bench/nvdec.py CLIP [CLIP ...] [--threads 16] [--seconds 8] [--out FILE.json]
+
+For each clip: clips and source frames a second from many Python threads, the processor cores that takes, GPU memory,
+one clip alone, the first clip of a new process, the copy to the host against a plain pinned copy, and what the chip gives
+when everything is decoded and nothing kept, by the engine and by a bare loop (raw_limit.cpp). Peers run where they are
+installed: PyNvVideoCodec's SimpleDecoder, DeepStream's pool, TorchCodec on CUDA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from nvdec_peers import PEERS, NotInstalled
+
+import telecine
+from telecine.demux import Demuxer
+from telecine.index import read_index
+from telecine.limits import Deadline, Limits
+from telecine.source import open_source
+
+HERE = Path(__file__).resolve().parent
+NATIVE = HERE.parent / "src" / "telecine" / "native"
+WANTED = 8
+WITHIN = 3
+"""Per channel, against the CPU backend: the contract's rule for a GPU."""
+
+Work = Callable[[], Any]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("clips", nargs="+", type=Path)
+    parser.add_argument("--threads", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--flat", type=int, default=1000, help="clips after which GPU memory must not have grown")
+    parser.add_argument("--peers", default=",".join(PEERS), help="which to time; empty for none")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    results = {"machine": machine(), "clips": [bench(clip, options) for clip in options.clips]}
+    text = json.dumps(results, indent=1)
+    print(text)
+    if options.out:
+        options.out.write_text(text + "\n")
+    return 0 if all(clip["frames_equal_cpu"] for clip in results["clips"]) else 1
+
+
+def bench(clip: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Everything about one clip; the frames are compared before anything is timed."""
+    data = clip.read_bytes()
+    reference = telecine.load(data, num_frames=WANTED)
+    row: dict[str, Any] = {"clip": clip.name, "codec": reference.info.codec, "frames": reference.info.num_frames}
+    row |= {"width": reference.info.width, "height": reference.info.height, "wanted": WANTED}
+    row["cold_seconds"] = cold_start(clip)
+
+    def load(**more: Any) -> telecine.Frames:
+        return telecine.load(data, num_frames=WANTED, backend="nvdec", device="cuda", **more)
+
+    first = load()
+    difference = int(np.abs(first.numpy().astype(np.int16) - reference.data).max())
+    row |= {"largest_difference": difference, "frames_equal_cpu": difference <= WITHIN}
+    row |= {"packets_fed": first.report.packets_fed, "packets_total": first.report.packets_total}
+    throughput(load, options.threads, 1.0)  # every engine has its sessions now
+    row["alone_seconds"] = alone(load)
+    row["telecine"] = throughput(load, options.threads, options.seconds)
+    row["telecine"]["source_frames_per_second"] = row["telecine"]["clips_per_second"] * row["frames"]
+    row["memory_flat"] = flat(load, options.threads, options.flat)
+    row["to_host"] = to_host(load)
+    row["everything"] = everything(clip, options)
+    row["peers"] = {}
+    for name in filter(None, options.peers.split(",")):
+        row["peers"][name] = peer(name, data, reference, options)
+    return row
+
+
+def throughput(work: Work, threads: int, seconds: float) -> dict[str, float]:
+    """Clips a second and cores in use while ``threads`` Python threads call ``work``.
+
+    Counted in a window inside the run: when the threads begin and when they end, engines stand idle.
+    """
+    finished: list[float] = []
+    failures: list[Exception] = []
+    stop = threading.Event()
+
+    def loop() -> None:
+        try:
+            while not stop.is_set():
+                work()
+                finished.append(time.perf_counter())
+        except Exception as error:
+            failures.append(error)
+
+    workers = [threading.Thread(target=loop) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    time.sleep(1.0)
+    begun, busy = time.perf_counter(), processor_seconds()
+    time.sleep(seconds)
+    ended, busy = time.perf_counter(), processor_seconds() - busy
+    stop.set()
+    for worker in workers:
+        worker.join()
+    if failures:
+        raise failures[0]
+    clips = sum(begun <= moment < ended for moment in finished)
+    return {"clips_per_second": clips / (ended - begun), "cores": busy / (ended - begun), "clips": len(finished)}
+
+
+def alone(work: Work, times: int = 15) -> float:
+    """Median wall time of one clip with nothing else running."""
+    taken = []
+    for _ in range(times):
+        begun = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - begun)
+    return statistics.median(taken)
+
+
+def flat(work: Work, threads: int, clips: int) -> dict[str, float]:
+    """GPU memory in use before and after so many clips, MiB; the output lives in torch's cache meanwhile."""
+    before = gpu_memory()
+    done = 0
+    while done < clips:
+        done += int(throughput(work, threads, 4.0)["clips"])
+    stats = telecine.nvdec_stats()
+    return {
+        "clips": done,
+        "before_mib": before,
+        "after_mib": gpu_memory(),
+        "session_mib": stats["session_bytes"] / 2**20,
+        "sessions": stats["sessions_made"],
+    }
+
+
+def to_host(load: Callable[..., telecine.Frames]) -> dict[str, float]:
+    """Milliseconds that the copy of the frames to the host adds, and those of a plain pinned copy of the same bytes."""
+    import torch
+
+    from telecine import _nvdec
+
+    on_device = load().data
+    pinned = torch.empty_like(on_device, device="cpu", pin_memory=True)
+
+    def plain() -> None:
+        pinned.copy_(on_device, non_blocking=True)
+        torch.cuda.synchronize()
+
+    def ours() -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        _nvdec.to_host(0, on_device.data_ptr(), tuple(on_device.shape), stream)
+
+    for work in (plain, ours):
+        work()
+        work()
+    return {"plain_ms": 1e3 * alone(plain, 30), "telecine_ms": 1e3 * alone(ours, 30)}
+
+
+def everything(clip: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Pictures a second when all are decoded and none kept: the bare loop, and the engine fed the same packets."""
+    from telecine import _nvdec
+
+    limits, deadline = Limits(), Deadline()
+    with open_source(clip, limits, deadline) as source, Demuxer(source, deadline) as demuxer:
+        index = read_index(demuxer, limits, deadline)
+        assert index.packets is not None
+        context: Any = demuxer.stream.codec_context
+        extradata = bytes(context.extradata or b"")
+        packets = [bytes(packet) for packet in index.packets]
+    ranks = np.empty(index.num_packets, np.int64)
+    ranks[np.argsort(index.pts, kind="stable")] = np.arange(index.num_packets)
+    flags = np.zeros(index.num_packets, np.uint8)
+    runs = np.array([[0, index.num_packets]], np.int64)
+    nothing = np.empty((0, 2), np.int64)
+    geometry, output = _nvdec.Geometry(16, 16), _nvdec.Output(0, 0)
+
+    def engine() -> None:
+        result = _nvdec.decode(
+            0, index.codec, extradata, packets, ranks, flags, runs, nothing, geometry, output, None, None
+        )
+        assert result.pictures == index.num_packets and result.failure is None
+
+    raw = raw_limit(index.codec, extradata, packets, options.seconds)
+    engine()
+    throughput(engine, options.threads, 1.0)
+    ours = throughput(engine, options.threads, options.seconds)
+    ours["pictures_per_second"] = ours["clips_per_second"] * index.num_packets
+    return {"raw": raw, "engine": ours, "share": ours["pictures_per_second"] / raw["pictures_per_second"]}
+
+
+def raw_limit(codec: str, extradata: bytes, packets: list[bytes], seconds: float) -> dict[str, Any]:
+    """Build raw_limit.cpp and run it with one session an engine."""
+    from telecine import _nvdec
+
+    with tempfile.TemporaryDirectory() as folder:
+        program, stream = Path(folder) / "raw_limit", Path(folder) / "packets"
+        sources = [HERE / "raw_limit.cpp", NATIVE / "driver.cpp"]
+        subprocess.run(
+            [
+                "g++",
+                "-std=c++17",
+                "-O2",
+                "-I",
+                str(NATIVE),
+                *map(str, sources),
+                "-o",
+                str(program),
+                "-ldl",
+                "-lpthread",
+            ],
+            check=True,
+        )
+        with stream.open("wb") as file:
+            for number, packet in enumerate(packets):
+                prepared, _, _ = _nvdec._prepare(codec, extradata, packet, number == 0)
+                file.write(len(prepared).to_bytes(4, "little") + prepared)
+        engines = _nvdec.caps(0, codec, "420", 8)["num_engines"]
+        command = [str(program), str(stream), codec, str(engines), str(seconds)]
+        return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+
+
+def cold_start(clip: Path) -> float:
+    """Seconds from the first call to the first frames in a new process, after imports; median of three."""
+    code = (
+        "import sys, time, torch, telecine, av\n"
+        "begun = time.perf_counter()\n"
+        f"telecine.load(sys.argv[1], num_frames={WANTED}, backend='nvdec', device='cuda')\n"
+        "torch.cuda.synchronize()\n"
+        "print(time.perf_counter() - begun)\n"
+    )
+    command = [sys.executable, "-c", code, str(clip)]
+    return statistics.median(
+        float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(3)
+    )
+
+
+def peer(name: str, data: bytes, reference: telecine.Frames, options: argparse.Namespace) -> dict[str, Any]:
+    """A peer's frames against ours, then its times."""
+    try:
+        make, installed = PEERS[name], version_of(name)
+        with make(data, reference.indices.tolist(), options.threads) as work:
+            frames = work()
+            close = [psnr(ours, theirs) for ours, theirs in zip(reference.data, frames, strict=False)]
+            row: dict[str, Any] = {"version": installed, "frames": len(frames), "worst_psnr": min(close, default=0.0)}
+            throughput(work, options.threads, 2.0)
+            row["alone_seconds"] = alone(work, 7)
+            return row | throughput(work, options.threads, options.seconds)
+    except NotInstalled as error:
+        return {"not_installed": str(error)}
+    except Exception as error:
+        return {"failed": f"{type(error).__name__}: {error}"}
+
+
+def psnr(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]) -> float:
+    if ours.shape != theirs.shape:
+        return 0.0
+    error = float(np.mean((ours.astype(np.float32) - theirs) ** 2))
+    return 99.0 if error == 0 else 10 * float(np.log10(255**2 / error))
+
+
+def processor_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def gpu_memory() -> float:
+    """MiB in use on the first GPU, of everybody."""
+    import torch
+
+    free, total = torch.cuda.mem_get_info(0)
+    return (total - free) / 2**20
+
+
+def version_of(package: str) -> str | None:
+    names = {"deepstream": "nvidia-deepstream-videodecode-cu13"}
+    try:
+        return version(names.get(package, package))
+    except PackageNotFoundError:
+        return None
+
+
+def machine() -> dict[str, Any]:
+    from telecine import _nvdec
+
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False)
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit.stdout.strip() or None,
+        "gpu": _nvdec.device_name(0),
+        "driver_cuda": _nvdec.driver_version(),
+        "engines": _nvdec.caps(0, "h264", "420", 8)["num_engines"],
+        "python": platform.python_version(),
+        "versions": {name: version_of(name) for name in ("telecine", "av", "numpy", "torch", *PEERS)},
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""The other ways to decode on an NVIDIA GPU, each as its own users use it: encoded bytes in, the wanted frames out.
+
+Each function gives a context manager whose value decodes the clip once and returns the frames as
+``uint8 [N, H, W, 3]``, on the GPU where the library leaves them there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+__all__ = ["PEERS", "NotInstalled"]
+
+Decode = Callable[[], Any]
+
+
+class NotInstalled(Exception):
+    """The peer cannot be used on this machine."""
+
+
+@contextlib.contextmanager
+def pynvvideocodec(data: bytes, indices: list[int], threads: int) -> Iterator[Decode]:
+    """SimpleDecoder, one a thread and kept warm: a new clip is given to it by ``reconfigure_decoder``."""
+    try:
+        import PyNvVideoCodec as nvc
+        import torch
+    except ImportError as error:
+        raise NotInstalled(str(error)) from error
+    descriptor = os.memfd_create("clip")
+    os.write(descriptor, data)
+    path = f"/proc/self/fd/{descriptor}"
+    mine = threading.local()
+
+    def decode() -> Any:
+        if not hasattr(mine, "decoder"):
+            mine.decoder = nvc.SimpleDecoder(
+                path, gpu_id=0, use_device_memory=True, output_color_type=nvc.OutputColorType.RGB
+            )
+        else:
+            mine.decoder.reconfigure_decoder(path)
+        frames = mine.decoder.get_batch_frames_by_index(indices)
+        return Stack(torch.stack([torch.from_dlpack(frame).clone() for frame in frames]))
+
+    try:
+        yield decode
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def deepstream(data: bytes, indices: list[int], threads: int) -> Iterator[Decode]:
+    """The pool, with as many workers as there are threads, at most 16; frames stay on the GPU."""
+    try:
+        import nvidia_deepstream_videodecode as ds
+    except ImportError as error:
+        raise NotInstalled(str(error)) from error
+    pool = ds.DecodePool(num_workers=min(16, threads))
+    codec = ds.probe_metadata(data)[5]
+
+    def decode() -> Any:
+        result = pool.decode(data, target_indices=indices, codec=codec, max_frames=len(indices))
+        return Stack(result[0] if isinstance(result, tuple) else result)
+
+    yield decode
+
+
+@contextlib.contextmanager
+def torchcodec(data: bytes, indices: list[int], threads: int) -> Iterator[Decode]:
+    """A VideoDecoder on CUDA for each clip, as its documentation shows."""
+    try:
+        from torchcodec.decoders import VideoDecoder
+    except (ImportError, RuntimeError, OSError) as error:
+        raise NotInstalled(str(error)) from error
+
+    def decode() -> Any:
+        decoder = VideoDecoder(data, device="cuda", dimension_order="NHWC", seek_mode="approximate")
+        return Stack(decoder.get_frames_at(indices).data)
+
+    yield decode
+
+
+class Stack:
+    """Frames on the GPU that come to the host only when they are compared."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+
+    def __len__(self) -> int:
+        return len(self._tensor)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._tensor.cpu().numpy())
+
+
+PEERS: dict[str, Callable[[bytes, list[int], int], AbstractContextManager[Decode]]] = {
+    "pynvvideocodec": pynvvideocodec,
+    "deepstream": deepstream,
+    "torchcodec": torchcodec,
+}
