@@ -3,8 +3,8 @@
     python bench/nvdec.py CLIP [CLIP ...] [--threads 16] [--seconds 8] [--out FILE.json]
 
 For each clip: clips and source frames a second from many Python threads, the processor cores that takes, GPU memory,
-one clip alone, the first clip of a new process, the copy to the host against a plain pinned copy, and what the chip gives
-when everything is decoded and nothing kept, by the engine and by a bare loop (raw_limit.cpp). Peers run where they are
+one clip alone, the first clip of a new process, the copy to the host against a plain pinned copy, and what the chip
+gives when everything is decoded and nothing kept, by the engine and by a bare loop (raw_limit.cpp). Peers run where they are
 installed: PyNvVideoCodec's SimpleDecoder, DeepStream's pool, TorchCodec on CUDA.
 """
 
@@ -89,7 +89,7 @@ def bench(clip: Path, options: argparse.Namespace) -> dict[str, Any]:
     return row
 
 
-def throughput(work: Work, threads: int, seconds: float) -> dict[str, float]:
+def throughput(work: Work, threads: int, seconds: float, counter: Callable[[], int] | None = None) -> dict[str, float]:
     """Clips a second and cores in use while ``threads`` Python threads call ``work``.
 
     Counted in a window inside the run: when the threads begin and when they end, engines stand idle.
@@ -110,16 +110,17 @@ def throughput(work: Work, threads: int, seconds: float) -> dict[str, float]:
     for worker in workers:
         worker.start()
     time.sleep(1.0)
-    begun, busy = time.perf_counter(), processor_seconds()
+    begun, busy, count = time.perf_counter(), processor_seconds(), counter() if counter else 0
     time.sleep(seconds)
-    ended, busy = time.perf_counter(), processor_seconds() - busy
+    ended, busy, count = time.perf_counter(), processor_seconds() - busy, (counter() if counter else 0) - count
     stop.set()
     for worker in workers:
         worker.join()
     if failures:
         raise failures[0]
     clips = sum(begun <= moment < ended for moment in finished)
-    return {"clips_per_second": clips / (ended - begun), "cores": busy / (ended - begun), "clips": len(finished)}
+    row = {"clips_per_second": clips / (ended - begun), "cores": busy / (ended - begun), "clips": len(finished)}
+    return row | ({"counted_per_second": count / (ended - begun)} if counter else {})
 
 
 def alone(work: Work, times: int = 15) -> float:
@@ -198,8 +199,8 @@ def everything(clip: Path, options: argparse.Namespace) -> dict[str, Any]:
     raw = raw_limit(index.codec, extradata, packets, options.seconds)
     engine()
     throughput(engine, options.threads, 1.0)
-    ours = throughput(engine, options.threads, options.seconds)
-    ours["pictures_per_second"] = ours["clips_per_second"] * index.num_packets
+    ours = throughput(engine, options.threads, options.seconds, lambda: _nvdec.stats(0)["pictures"])
+    ours["pictures_per_second"] = ours.pop("counted_per_second")
     return {"raw": raw, "engine": ours, "share": ours["pictures_per_second"] / raw["pictures_per_second"]}
 
 

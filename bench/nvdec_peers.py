@@ -24,12 +24,13 @@ class NotInstalled(Exception):
 
 @contextlib.contextmanager
 def pynvvideocodec(data: bytes, indices: list[int], threads: int) -> Iterator[Decode]:
-    """SimpleDecoder, one a thread and kept warm: a new clip is given to it by ``reconfigure_decoder``."""
+    """SimpleDecoder, one a thread and warm: ``reconfigure_decoder`` gives it the next clip."""
     try:
         import PyNvVideoCodec as nvc
         import torch
     except ImportError as error:
         raise NotInstalled(str(error)) from error
+    # a decoder is made from bytes or a path, but the next clip is taken from a path only
     descriptor = os.memfd_create("clip")
     os.write(descriptor, data)
     path = f"/proc/self/fd/{descriptor}"
@@ -55,17 +56,22 @@ def pynvvideocodec(data: bytes, indices: list[int], threads: int) -> Iterator[De
 def deepstream(data: bytes, indices: list[int], threads: int) -> Iterator[Decode]:
     """The pool, with as many workers as there are threads, at most 16; frames stay on the GPU."""
     try:
-        import nvidia_deepstream_videodecode as ds
-    except ImportError as error:
+        from nvidia import deepstream_videodecode as ds
+    except (ImportError, OSError) as error:
         raise NotInstalled(str(error)) from error
     pool = ds.DecodePool(num_workers=min(16, threads))
     codec = ds.probe_metadata(data)[5]
 
     def decode() -> Any:
         result = pool.decode(data, target_indices=indices, codec=codec, max_frames=len(indices))
-        return Stack(result[0] if isinstance(result, tuple) else result)
+        if result.error:
+            raise RuntimeError(result.error)
+        return Stack(result.frames[: result.n_kept])
 
-    yield decode
+    try:
+        yield decode
+    finally:
+        pool.shutdown()
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ struct Decoder {
     CUvideodecoder decoder = nullptr;
     CUvideoparser parser = nullptr;
     unsigned surfaces = 0;
-    long pictures = 0;
+    std::atomic<long> pictures{0};
 };
 
 std::mutex creation;
@@ -138,13 +138,15 @@ int main(int count, char** arguments) try {
     const auto begun = std::chrono::steady_clock::now();
     go = true;
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-    stop = true;
-    for (auto& thread : threads) thread.join();
-    const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+    // counted while all sessions are still busy
     long pictures = 0;
     for (const auto& decoder : decoders) pictures += decoder.pictures;
+    const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+    const double cores = (processor_seconds() - cpu) / wall;
+    stop = true;
+    for (auto& thread : threads) thread.join();
     std::printf("{\"sessions\": %d, \"pictures\": %ld, \"seconds\": %.4f, \"pictures_per_second\": %.1f, \"cores\": %.3f}\n",
-                sessions, pictures, wall, double(pictures) / wall, (processor_seconds() - cpu) / wall);
+                sessions, pictures, wall, double(pictures) / wall, cores);
     std::fflush(stdout);
     std::_Exit(0);
 } catch (const std::exception& error) {
