@@ -4,8 +4,8 @@
 
 For each clip: clips and source frames a second from many Python threads, the processor cores that takes, GPU memory,
 one clip alone, the first clip of a new process, the copy to the host against a plain pinned copy, and what the chip
-gives when everything is decoded and nothing kept, by the engine and by a bare loop (raw_limit.cpp). Peers run where they are
-installed: PyNvVideoCodec's SimpleDecoder, DeepStream's pool, TorchCodec on CUDA.
+gives when everything is decoded and nothing kept, by the engine and by a bare loop (raw_limit.cpp). Peers run where they
+are installed: PyNvVideoCodec's SimpleDecoder, DeepStream's pool, TorchCodec on CUDA. The file is written after each clip.
 """
 
 from __future__ import annotations
@@ -53,11 +53,12 @@ def main() -> int:
     parser.add_argument("--peers", default=",".join(PEERS), help="which to time; empty for none")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    results = {"machine": machine(), "clips": [bench(clip, options) for clip in options.clips]}
-    text = json.dumps(results, indent=1)
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n")
+    results: dict[str, Any] = {"machine": machine(), "clips": []}
+    for clip in options.clips:
+        results["clips"].append(bench(clip, options))
+        if options.out:
+            options.out.write_text(json.dumps(results, indent=1) + "\n")
+    print(json.dumps(results, indent=1))
     return 0 if all(clip["frames_equal_cpu"] for clip in results["clips"]) else 1
 
 
@@ -298,7 +299,9 @@ def version_of(package: str) -> str | None:
 def machine() -> dict[str, Any]:
     from telecine import _nvdec
 
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--verify", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False
+    )
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit.stdout.strip() or None,
