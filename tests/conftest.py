@@ -13,7 +13,7 @@ import pytest
 from clips import CLIPS, Clip
 
 # settings of the test run itself; everything else that begins with TELECINE_ is a setting of the library
-_OF_THE_TESTS = {"TELECINE_REQUIRE_GPU", "TELECINE_TEST_CACHE", "TELECINE_VENV"}
+_OF_THE_TESTS = {"TELECINE_REQUIRE_BACKENDS", "TELECINE_REQUIRE_GPU", "TELECINE_TEST_CACHE", "TELECINE_VENV"}
 
 
 @pytest.fixture

@@ -17,19 +17,21 @@ import telecine
 PACKAGE = Path(telecine.__file__).parent
 LAYERS = [
     "errors",
-    "timeline limits timing cores sheet bitstream",
+    "timeline limits timing cores sheet bitstream options",
     "frames pixels urls policies display",
     "fetch sampling convert progress",
     "source",
     "demux",
     "index",
     "plan probe",
+    "reel",
     "backends",
     "settings",
     "load",
-    "__init__",
+    "budget cache metrics",
     "pool",
-    "live integrations output doctor",
+    "__init__",
+    "live integrations output doctor compare contract benchmark",
     "cli server",
 ]
 """Every module or folder of the package, from the bottom up; each imports only from layers below its own."""

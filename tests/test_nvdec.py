@@ -21,6 +21,7 @@ from fake_driver.double import (
 from fake_driver.stream import BAD, REFERENCE, Coded, Shape, gop
 from telecine.backends import DecodeRequest
 from telecine.backends import nvdec as backend
+from telecine.backends import stretches as stretches_module
 from telecine.backends.nvdec import NvdecBackend
 from telecine.bitstream import Access
 from telecine.errors import BackendUnavailable, Cancelled, DeadlineError, OptionsError
@@ -168,7 +169,7 @@ def test_a_packet_that_the_container_calls_damaged_is_damaged(double: Double) ->
 
 
 def test_long_plans_are_read_in_batches(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "_BATCH_BYTES", 300)
+    monkeypatch.setattr(stretches_module, "_BATCH_BYTES", 300)
     pictures = [picture for i in range(6) for picture in gop(20 * i, 20)]
     requests = double.nvdec.stats(0)["requests"]
     wanted = list(range(0, 120, 7))
@@ -181,19 +182,19 @@ def test_stretches_are_cut_where_decoding_can_start_but_not_too_short() -> None:
     pictures = [picture for i in range(4) for picture in gop(20 * i, 20)]
     request = _request(pictures, list(range(80)))
     assert len(request.plan.runs) == 1
-    stretches = list(backend._stretches(request.index, request.plan))
+    stretches = list(stretches_module._stretches(request.index, request.plan))
     assert [len(s.ordinals) for s in stretches] == [20, 20, 20, 20]
-    assert all(s.flags[0] & backend._RESTART for s in stretches)
+    assert all(s.flags[0] & stretches_module._RESTART for s in stretches)
     short = [picture for i in range(10) for picture in gop(4 * i, 4)]
     request = _request(short, list(range(40)))
-    assert [len(s.ordinals) for s in backend._stretches(request.index, request.plan)] == [16, 16, 8]
+    assert [len(s.ordinals) for s in stretches_module._stretches(request.index, request.plan)] == [16, 16, 8]
 
 
 def test_labels_ascend_in_display_order() -> None:
     index = _index(gop(0, 9))
     ordinals = np.array([0, 1, 3, 4, 5])
     assert index.pts[ordinals].tolist() == [0, 2, 4, 3, 6]
-    assert backend._orders(index, ordinals).tolist() == [0, 1, 3, 2, 4]
+    assert stretches_module._orders(index, ordinals).tolist() == [0, 1, 3, 2, 4]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""The command line: ``telecine probe``, ``telecine sample``, ``telecine doctor``.
+"""The command line: ``telecine probe``, ``telecine sample``, ``telecine compare``, ``telecine bench``,
+``telecine doctor``.
 
 Results go to standard output, messages and progress to standard error. The exit code is that of the error's class.
 """
@@ -12,12 +13,15 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import telecine
 from telecine.backends import TABLE
+from telecine.benchmark import add_bench_arguments, bench
+from telecine.compare import Comparison, compare, write_sheet
 from telecine.doctor import examine
-from telecine.errors import OptionsError, TelecineError
+from telecine.errors import BackendUnavailable, OptionsError, TelecineError
 from telecine.frames import Frames, VideoInfo
 from telecine.limits import Deadline
 from telecine.load import load
@@ -63,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(end.code or 0)
     except KeyboardInterrupt:
         return 130
-    return 0
+    return int(getattr(arguments, "exit_code", 0))
 
 
 def _print(lines: Iterable[str]) -> None:
@@ -101,7 +105,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_source(one)
     _add_sampling(one)
     _add_decoding(one)
-    command("doctor", _doctor, "Say what works on this machine, and why not.")
+    one = command("compare", _compare, "Let every usable backend decode a video, and say whether they agree.")
+    _add_source(one)
+    _add_comparison(one)
+    one = command("bench", bench, "Measure how many clips per second this machine decodes.")
+    add_bench_arguments(one)
+    one = command("doctor", _doctor, "Say what works on this machine, and why not.")
+    one.add_argument("--vllm", action="store_true", help="say what of telecine is on in vLLM, which is imported for it")
     return parser
 
 
@@ -140,6 +150,13 @@ def _add_decoding(parser: argparse.ArgumentParser) -> None:
         metavar="TARGET",
         help="contact sheet (.jpg, .png), arrays (.npz), or a folder for one PNG per frame; replaces what is there",
     )
+
+
+def _add_comparison(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("-n", "--num-frames", type=int, default=_FEW, metavar="N", help="evenly spread, each with its neighbours")
+    add("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:N")
+    add("--sheet", metavar="TARGET", help="contact sheet (.jpg, .png): a line of frames for each backend")
 
 
 def _count(text: str) -> int:
@@ -281,7 +298,41 @@ def _summary(name: str, frames: Frames, target: str | None) -> Iterator[str]:
         yield f"written to {printable(target, 200)}"
 
 
+def _compare(arguments: argparse.Namespace) -> Iterable[str]:
+    source, name = _source(arguments.file)
+    with Progress.shown(arguments.progress) as watch:
+        deadline = Deadline(arguments.timeout, watch)
+        found = compare(source, num_frames=arguments.num_frames, device=arguments.device, timeout=deadline)
+        if arguments.sheet is not None:
+            write_sheet(found, arguments.sheet)
+    # two that do not mean the same frames: nothing failed, and yet nothing is right
+    arguments.exit_code = 0 if found.agree else 1
+    if arguments.json:
+        document = {"info": plain(found.info), "indices": found.indices, "agree": found.agree}
+        return [json.dumps(document | {"backends": [asdict(row) for row in found.rows]}, indent=2)]
+    return _comparison(name, found)
+
+
+def _comparison(name: str, found: Comparison) -> Iterator[str]:
+    yield name
+    yield from _table(_facts(found.info))
+    yield ""
+    yield f"{len(found.indices)} frames: {', '.join(map(str, found.indices[:12]))}{', ...' * (len(found.indices) > 12)}"
+    for row in found.rows:
+        spent = "" if row.seconds is None else f"{row.seconds * 1000:.0f} ms"
+        pixels = "" if row.largest is None else f"pixels within {row.largest}"
+        lost = f"{len(row.lost)} lost" if row.lost else ""
+        parts = [part for part in (spent, pixels, lost, printable(row.detail, 300)) if part]
+        yield f"  {row.backend:<15} {row.verdict:<13} {', '.join(parts)}"
+
+
 def _doctor(arguments: argparse.Namespace) -> Iterable[str]:
+    if arguments.vllm:
+        from telecine.integrations.vllm.report import report
+
+        text, is_on = report(arguments.json)
+        arguments.exit_code = 0 if is_on else BackendUnavailable.exit_code
+        return text
     found = examine()
     if arguments.json:
         return [json.dumps(found, indent=2)]

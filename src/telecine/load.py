@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from telecine.backends import Decoded, DecodeRequest, get
+from telecine.backends import Backend, Decoded, DecodeRequest, get, ready
 from telecine.demux import Demuxer
 from telecine.errors import DecodeError, LimitError, OptionsError
 from telecine.frames import Frames, Report, VideoInfo
@@ -21,9 +22,9 @@ from telecine.plan import make_plan
 from telecine.probe import describe
 from telecine.sampling import Sampling, select
 from telecine.settings import choose
-from telecine.source import open_source
+from telecine.source import Source, open_source
 
-__all__ = ["load"]
+__all__ = ["Facts", "Host", "Request", "load", "perform"]
 
 
 def load(
@@ -60,12 +61,13 @@ def load(
         end: only frames before this time.
         policy: a model's own sampling rule by name: "qwen3_vl"; docs/sampling.md lists them.
         size: (height, width), the length of the short side, or a :class:`telecine.Fit`; display pixels.
-        backend: by name, or "auto", which is "pyav" for the CPU. ``TELECINE_BACKEND`` when omitted.
+        backend: by name, or "auto": "pyav" for the CPU and "nvdec" for CUDA, which falls back to "pyav" for a video that
+            the hardware cannot do. A backend that is named never falls back. ``TELECINE_BACKEND`` when omitted.
         device: "cpu", "cuda" or "cuda:1"; where the frames end up. ``TELECINE_DEVICE`` when omitted.
         errors: "recover" leaves out frames that cannot be decoded and names them in ``report.lost``; "strict" raises.
         limits: what the request may cost; the defaults of :class:`telecine.Limits` when omitted.
         timeout: seconds, over all; or a :class:`telecine.limits.Deadline`, to cancel or watch the request.
-        **backend_options: of the chosen backend: ``threads`` of pyav.
+        **backend_options: of the chosen backend: ``threads`` of pyav, ``out`` of nvdec; docs/backends.md has all.
 
     Returns:
         The frames, ``uint8 [N, H, W, 3]`` RGB, with their indices and times.
@@ -78,37 +80,140 @@ def load(
         BackendUnavailable: the named backend does not work on this machine.
         DeadlineError: the timeout passed.
     """
-    if errors not in ("recover", "strict"):
-        raise OptionsError(f'errors is {errors!r}; it must be "recover" or "strict"')
-    sampling = Sampling(num_frames, fps, min_frames, max_frames, indices, timestamps, start, end, policy)
-    chosen, device = choose(backend, device)
-    limits, deadline, clock = limits or Limits(), Deadline.of(timeout), _Clock()
+    request = Request.of(
+        source,
+        num_frames=num_frames,
+        fps=fps,
+        min_frames=min_frames,
+        max_frames=max_frames,
+        indices=indices,
+        timestamps=timestamps,
+        start=start,
+        end=end,
+        policy=policy,
+        size=size,
+        backend=backend,
+        device=device,
+        errors=errors,
+        limits=limits,
+        **backend_options,
+    )
+    return perform(request, Deadline.of(timeout))
 
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What a caller asks for, as far as it can be checked without looking at the source."""
+
+    source: Any
+    sampling: Sampling
+    size: Size
+    backend: str
+    device: str
+    errors: str
+    limits: Limits
+    options: Mapping[str, Any]
+    """The backend's own, complete and checked."""
+
+    @classmethod
+    def of(
+        cls,
+        source: Any,
+        *,
+        size: Size = None,
+        backend: str | None = None,
+        device: str | None = None,
+        errors: str = "recover",
+        limits: Limits | None = None,
+        **options: Any,
+    ) -> Request:
+        """A request with the options of :func:`load`, all but ``timeout``.
+
+        Raises:
+            OptionsError: an option is wrong.
+            BackendUnavailable: the backend does not work on this machine.
+        """
+        if errors not in ("recover", "strict"):
+            raise OptionsError(f'errors is {errors!r}; it must be "recover" or "strict"')
+        sampling = Sampling(**{field.name: options.pop(field.name, None) for field in fields(Sampling)})
+        chosen, device = choose(backend, device)
+        return cls(source, sampling, size, chosen, device, errors, limits or Limits(), ready(chosen, options))
+
+    def choose(self, index: PacketIndex, info: VideoInfo) -> tuple[npt.NDArray[np.int64], Size]:
+        """Which frames, and at what size. An engine with rules of its own overrides it."""
+        return select(self.sampling, index.timeline), self.size
+
+
+Facts: TypeAlias = tuple[PacketIndex, VideoInfo]
+"""All that is known of a video before it is decoded."""
+
+
+class Host:
+    """Who runs requests, and what it gives to each. This one runs a request alone; a pool shares the machine."""
+
+    def turn(self, source: Source) -> AbstractContextManager[object]:
+        """Held while the source is worked on, from its first packet to the last frame."""
+        return nullcontext()
+
+    def facts(self, source: Source, limits: Limits, find: Callable[[], Facts]) -> Facts:
+        """What ``find`` finds, or found when the same source was here before."""
+        return find()
+
+    def room(self, decode: DecodeRequest, backend: Backend) -> AbstractContextManager[DecodeRequest]:
+        """Held while the backend decodes: its memory, and its share of the cores, which is in the request it gives."""
+        return nullcontext(decode)
+
+
+_ALONE = Host()
+
+
+def perform(request: Request, deadline: Deadline, host: Host = _ALONE) -> Frames:
+    """Do what a request asks for, in this thread.
+
+    Args:
+        request: what to do.
+        deadline: checked between small steps.
+        host: what the request may use, and when.
+
+    Raises:
+        TelecineError: as :func:`load` says.
+    """
+    limits, clock = request.limits, _Clock()
     with clock.of("source"):
-        opened = open_source(source, limits, deadline)
-    with opened, clock.of("index"), Demuxer(opened, deadline) as demuxer:
-        index = read_index(demuxer, limits, deadline)
-        info = describe(opened, demuxer, index, limits)
+        opened = open_source(request.source, limits, deadline)
+    with opened, host.turn(opened), clock.of("index"), Demuxer(opened, deadline, limits.max_pixels) as demuxer:
+        index, info = host.facts(opened, limits, lambda: _facts(opened, demuxer, limits, deadline))
         with clock.of("plan"):
-            wanted = select(sampling, index.timeline)
+            wanted, size = request.choose(index, info)
             geometry = _geometry(info, size)
             _check_output(opened.name, len(wanted), geometry, limits)
             plan = make_plan(index, wanted)
-        with clock.of("decode"):
-            request = DecodeRequest(
-                opened, demuxer, index, info, plan, geometry, deadline, device, backend_options, limits.max_pixels
-            )
-            decoded = get(chosen).decode(request)
+        backend = get(request.backend)
+        decode = DecodeRequest(
+            opened,
+            demuxer,
+            index,
+            info,
+            plan,
+            geometry,
+            deadline,
+            request.device,
+            request.options,
+            limits.max_pixels,
+        )
+        with host.room(decode, backend) as granted, clock.of("decode"):
+            decoded = backend.decode(granted)
     report = Report(
-        backend=chosen,
+        backend=decoded.backend or request.backend,
         device=decoded.device,
         packets_total=plan.packets_total,
         packets_fed=plan.packets_fed,
         lost=tuple(np.unique(wanted[~decoded.kept]).tolist()),
+        fallback_reason=decoded.fallback_reason,
         notes=(*_remarks(index), *decoded.notes),
         seconds=clock.seconds | dict(decoded.seconds),
     )
-    return _frames(opened.name, decoded, wanted, index, info, report, errors)
+    return _frames(opened.name, decoded, wanted, index, info, report, request.errors)
 
 
 class _Clock:
@@ -125,6 +230,11 @@ class _Clock:
         finally:
             elapsed = time.perf_counter() - started
             self.seconds[stage] = elapsed - (sum(self.seconds.values()) - inner)
+
+
+def _facts(source: Source, demuxer: Demuxer, limits: Limits, deadline: Deadline) -> Facts:
+    index = read_index(demuxer, limits, deadline)
+    return index, describe(source, demuxer, index, limits)
 
 
 def _geometry(info: VideoInfo, size: Size) -> Geometry:

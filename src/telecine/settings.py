@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from telecine.backends import TABLE
+from telecine.backends import TABLE, names
 from telecine.errors import OptionsError
 
 __all__ = ["choose"]
 
 
 def choose(backend: str | None, device: str | None) -> tuple[str, str]:
-    """Which backend decodes, and for which device.
+    """Which backend decodes, and for which device; "auto" stays where that is seen only when it tries.
 
     Args:
         backend: its name, "auto", or None for ``TELECINE_BACKEND``, else "auto".
@@ -22,11 +22,11 @@ def choose(backend: str | None, device: str | None) -> tuple[str, str]:
     """
     backend = backend or os.environ.get("TELECINE_BACKEND") or "auto"
     device = device or os.environ.get("TELECINE_DEVICE") or "cpu"
-    kind, _, number = device.partition(":")
-    if kind not in ("cpu", "cuda") or (number and not (kind == "cuda" and number.isdecimal())):
+    kind, colon, number = device.partition(":")
+    if kind not in ("cpu", "cuda") or (colon and not (kind == "cuda" and number.isascii() and number.isdecimal())):
         raise OptionsError(f'device is {device!r}; it must be "cpu", "cuda" or "cuda:N"')
-    if backend != "auto" and backend not in TABLE:
-        raise OptionsError(f"backend is {backend!r}; the backends are {', '.join(TABLE)} and auto")
-    if backend == "auto":
+    if backend != "auto" and backend not in TABLE and backend not in (known := names()):
+        raise OptionsError(f"backend is {backend!r}; the backends are {', '.join(known)} and auto")
+    if backend == "auto" and kind == "cpu":
         backend = "pyav"
     return backend, device

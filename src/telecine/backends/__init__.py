@@ -2,8 +2,8 @@
 
 The contract. A backend is a class with one method, ``decode(request) -> Decoded``, and ``status()``, which says
 whether it works on this machine. There are two kinds. A *packet backend* executes ``request.plan``: it feeds the
-planned packets and no others. A *whole-file backend* hands ``request.source.data`` to a library and asks it for
-``request.plan.frames``. Both must keep these rules:
+planned packets and no others. A *whole-file backend* has a library that takes nothing but files: it gives that library
+the planned packets as a file in memory (:mod:`telecine.reel`). Both must keep these rules:
 
 - ``data[i]`` is frame ``plan.frames[i]``, at ``geometry``'s size, by the rule of :mod:`telecine.pixels`. A frame is
   identified by the packet it came from or by its time, never by counting what comes out.
@@ -18,23 +18,36 @@ planned packets and no others. A *whole-file backend* hands ``request.source.dat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from telecine.demux import Demuxer
-from telecine.errors import OptionsError
+from telecine.errors import BackendUnavailable, OptionsError
 from telecine.frames import VideoInfo
 from telecine.index import PacketIndex
-from telecine.limits import Deadline
+from telecine.limits import Deadline, Limits
+from telecine.options import Option, check
 from telecine.pixels import Geometry
 from telecine.plan import DecodePlan
 from telecine.source import Source
 
-__all__ = ["TABLE", "Backend", "BackendStatus", "DecodeRequest", "Decoded", "backends", "get"]
+__all__ = [
+    "GROUP",
+    "TABLE",
+    "Backend",
+    "BackendStatus",
+    "DecodeRequest",
+    "Decoded",
+    "backends",
+    "get",
+    "names",
+    "ready",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +65,11 @@ class DecodeRequest:
     device: str
     """"cpu", "cuda" or "cuda:1"."""
     options: Mapping[str, Any]
-    """The backend's own options, checked by it."""
+    """The backend's own options: complete and checked where it declares them."""
+    max_pixels: int = Limits.max_pixels
+    """Width times height of a picture at most: a stream may change its size at any key frame."""
+    cores: int | None = None
+    """Processor cores that the decode may keep busy; None for all that this process may use."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +86,10 @@ class Decoded:
     """For the report: what was remarkable."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Wall time of parts of the decode: "convert", "copy"."""
+    backend: str | None = None
+    """Who decoded, where that is not the backend that was asked."""
+    fallback_reason: str | None = None
+    """Why it was another one."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +105,11 @@ class BackendStatus:
 
 
 class Backend(Protocol):
-    """One way of decoding. Thread-safe: many decodes may run at once."""
+    """One way of decoding. Thread-safe: many decodes may run at once.
+
+    A class may declare ``options``, a mapping from names to :class:`telecine.options.Option`: then
+    ``request.options`` has all of them, checked. Without it, the backend checks what it is given itself.
+    """
 
     def decode(self, request: DecodeRequest) -> Decoded:
         """Decode the frames of a request; see the contract at the top of this module."""
@@ -97,10 +122,26 @@ class Backend(Protocol):
 
 TABLE: dict[str, str] = {
     "pyav": "telecine.backends.pyav:PyAVBackend",
+    "nvdec": "telecine.backends.nvdec:NvdecBackend",
+    "opencv": "telecine.backends.opencv:OpenCVBackend",
+    "torchcodec": "telecine.backends.torchcodec:TorchCodecBackend",
+    "pynvvideocodec": "telecine.backends.pynvvideocodec:PyNvVideoCodecBackend",
+    "deepstream": "telecine.backends.deepstream:DeepStreamBackend",
 }
 """Name of each backend and where it is; imported on first use."""
 
+_AUTO = "telecine.backends.fallback:NvdecOrPyAV"
+"""What decodes for a GPU when no backend is named."""
+
+GROUP = "telecine.backends"
+"""The group of entry points by which other packages add backends of their own: name to class."""
+
 _made: dict[str, Backend] = {}
+
+
+def names() -> list[str]:
+    """The names of all backends, those of other packages behind the built-in ones. None of them is imported."""
+    return [*TABLE, *(name for name in sorted(_outside()) if name not in TABLE)]
 
 
 def get(name: str) -> Backend:
@@ -108,16 +149,84 @@ def get(name: str) -> Backend:
 
     Raises:
         OptionsError: there is none of that name.
+        BackendUnavailable: the package that brings it is broken.
     """
-    if name not in TABLE:
-        raise OptionsError(f"backend is {name!r}; the backends are {', '.join(TABLE)} and auto")
     if name not in _made:
-        module, attribute = TABLE[name].split(":")
+        if name in TABLE or name == "auto":
+            module, attribute = TABLE.get(name, _AUTO).split(":")
+            made: Backend = getattr(import_module(module), attribute)()
+        else:
+            made = _load(name)
         # two threads may both make one; the first to be stored is the one that stays
-        _made.setdefault(name, getattr(import_module(module), attribute)())
+        _made.setdefault(name, made)
     return _made[name]
+
+
+def ready(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Make sure that a backend can be used with these options, before anything is read or decoded.
+
+    Returns:
+        The options, complete with their defaults.
+
+    Raises:
+        OptionsError: an option is not the backend's, or has a value that is not allowed.
+        BackendUnavailable: it does not work on this machine; the message says why and what to install.
+    """
+    backend = get(name)
+    declared = getattr(backend, "options", None)
+    if declared is not None:
+        # whose an option is matters for the message alone, and finding out imports every backend's module
+        others = {} if options.keys() <= declared.keys() else {other: _options_of(other) for other in TABLE}
+        options = check(name, options, declared, others)
+    status = backend.status()
+    if not status.usable:
+        raise BackendUnavailable(f"{name}: {status.reason}")
+    return dict(options)
 
 
 def backends() -> list[BackendStatus]:
     """Say of every backend whether it works on this machine, and why not."""
-    return [get(name).status() for name in TABLE]
+    found = []
+    for name in names():
+        try:
+            found.append(replace(get(name).status(), name=name))
+        except Exception as error:  # a backend of another package may break its word, and must break nothing else
+            found.append(BackendStatus(name, False, str(error), None))
+    for name, points in _outside().items():
+        if name in TABLE:
+            owner = _package(points[0])
+            reason = f"the package {owner} calls its backend {name}, which is the name of a built-in one"
+            found.append(BackendStatus(f"{owner}:{name}", False, reason, None))
+    return found
+
+
+def _options_of(name: str) -> Mapping[str, Option]:
+    return getattr(get(name), "options", None) or {}
+
+
+def _outside() -> dict[str, list[EntryPoint]]:
+    """The entry points of other packages, by name."""
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=GROUP):
+        found.setdefault(point.name, []).append(point)
+    return found
+
+
+def _load(name: str) -> Backend:
+    points = _outside().get(name)
+    if points is None:
+        raise OptionsError(f"backend is {name!r}; the backends are {', '.join(names())} and auto")
+    if len(points) > 1:
+        owners = " and ".join(_package(point) for point in points)
+        raise BackendUnavailable(f"{name}: {owners} both bring a backend of this name; remove one of them")
+    try:
+        made: Backend = points[0].load()()
+    except Exception as error:  # whatever it is, it is that package's
+        raise BackendUnavailable(
+            f"{name}: the package {_package(points[0])} is broken ({type(error).__name__}: {error})"
+        ) from error
+    return made
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else point.value

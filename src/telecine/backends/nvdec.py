@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
-from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -19,12 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.backends import BackendStatus, Decoded, DecodeRequest
-from telecine.bitstream import Access
+from telecine.backends.stretches import batches
 from telecine.errors import BackendUnavailable, DeadlineError, OptionsError
-from telecine.index import PacketIndex
 from telecine.options import Option
-from telecine.plan import DecodePlan
-from telecine.timing import NO_TIME
 
 __all__ = ["OUT", "NvdecBackend", "stats", "upload", "warm_up"]
 
@@ -44,10 +40,6 @@ _MATRICES = {
 }  # fmt: skip
 """Matrix coefficients of ITU-T H.273 by FFmpeg's names; others are not linear, or not YUV."""
 
-_BATCH_BYTES = 64 << 20
-"""Packets held at a time: a batch is decoded before the next one is read."""
-_LEAST_RUN = 16
-"""Packets below which a stretch is not cut once more: every run drains the decoder."""
 _FAILED = 4
 _REASONS = {1: "missing", 2: "damaged", 3: "with contradictory times", _FAILED: "not decoded because of an error"}
 
@@ -159,12 +151,11 @@ def stats(device: int = 0) -> dict[str, int]:
 
 def _extension() -> ModuleType:
     try:
-        from telecine import _nvdec
+        return import_module("telecine._nvdec")
     except ImportError as error:
         raise BackendUnavailable(
             f"the extension telecine._nvdec is missing ({error}); install telecine where a C++ compiler is"
         ) from error
-    return _nvdec
 
 
 def _output(request: DecodeRequest) -> str:
@@ -230,7 +221,7 @@ def _decode(request: DecodeRequest, nvdec: ModuleType, device: int, out: str) ->
     loss = np.ones(count, np.uint8)
     failures: dict[str, None] = {}
     fed = 0
-    for batch in _batches(request):
+    for batch in batches(request):
         request.deadline.check("decoding", fed, request.plan.packets_fed)
         fed += len(batch.packets)
         result = nvdec.decode(
@@ -312,106 +303,3 @@ class _Memory:
             # its users have no stream of ours to wait on
             self._nvdec.synchronize(self._device, self.stream)
         return self._frames
-
-
-@dataclass
-class _Batch:
-    """Arguments of one call of the engine."""
-
-    packets: list[Any]
-    orders: npt.NDArray[np.int64]
-    flags: npt.NDArray[np.uint8]
-    runs: npt.NDArray[np.int64]
-    wanted: npt.NDArray[np.int64]
-
-
-@dataclass
-class _Stretch:
-    """What one engine decodes by itself."""
-
-    ordinals: npt.NDArray[np.int64]
-    flags: npt.NDArray[np.uint8]
-    targets: list[tuple[int, int]]
-    """(position in ``ordinals``, output row)"""
-
-
-def _batches(request: DecodeRequest) -> Iterator[_Batch]:
-    """Read the planned packets and put them together, as many stretches at a time as :data:`_BATCH_BYTES` allows."""
-    index = request.index
-    waiting: list[_Stretch] = []
-    size = 0
-    for stretch in _stretches(index, request.plan):
-        bytes_more = int(index.size[stretch.ordinals].sum())
-        if waiting and size + bytes_more > _BATCH_BYTES:
-            yield _read(request, waiting)
-            waiting, size = [], 0
-        waiting.append(stretch)
-        size += bytes_more
-    if waiting:
-        yield _read(request, waiting)
-
-
-def _read(request: DecodeRequest, stretches: list[_Stretch]) -> _Batch:
-    packets: list[Any] = []
-    flags = [stretch.flags for stretch in stretches]
-    runs, wanted = [], []
-    for stretch in stretches:
-        start = len(packets)
-        for position, (ordinal, packet) in enumerate(request.demuxer.read(request.index, stretch.ordinals)):
-            packets.append(packet)
-            if packet.is_corrupt:
-                # a second field belongs to the picture of the packet in front of it
-                stretch.flags[position - int(position > 0 and request.index.second_field[ordinal])] |= _CORRUPT
-        runs.append((start, len(packets)))
-        wanted += [(start + position, row) for position, row in stretch.targets]
-    ordinals = np.concatenate([stretch.ordinals for stretch in stretches])
-    return _Batch(
-        packets,
-        _orders(request.index, ordinals),
-        np.concatenate(flags),
-        np.array(runs, np.int64).reshape(-1, 2),
-        np.array(wanted, np.int64).reshape(-1, 2),
-    )
-
-
-_RESTART, _NEEDED, _CORRUPT, _OPEN, _LEADING = 1, 2, 4, 8, 16
-"""Packet flags of the engine."""
-
-
-def _stretches(index: PacketIndex, plan: DecodePlan) -> Iterator[_Stretch]:
-    """Cut the runs of a plan once more, at closed random access points: different engines can decode the parts."""
-    for run in plan.runs:
-        access = index.access[run.packets]
-        flags = np.zeros(len(run.packets), np.uint8)
-        flags[access == Access.CLOSED] |= _RESTART
-        flags[access == Access.OPEN] |= _OPEN
-        flags[index.leading[run.packets]] |= _LEADING
-        flags[run.sound & ~index.disposable[run.packets] & index.exact_start] |= _NEEDED
-        cuts = [0]
-        for at in np.flatnonzero(access == Access.CLOSED).tolist():
-            if at - cuts[-1] >= _LEAST_RUN:
-                cuts.append(at)
-        cuts.append(len(run.packets))
-        for start, stop in pairwise(cuts):
-            ordinals = run.packets[start:stop]
-            targets = [(i, row) for i, p in enumerate(ordinals.tolist()) for row in run.targets.get(p, ())]
-            if targets:
-                yield _Stretch(ordinals, flags[start:stop], targets)
-
-
-def _orders(index: PacketIndex, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """``int64`` the place of each packet in presentation order, as the engine's labels.
-
-    NVDEC's parser insists on timestamps that ascend in display order: it exchanges them where they do not, and frames
-    would change their names. So they are ranks, not decoding order, nor the container's times where those are rebuilt.
-    """
-    frame = np.full(index.num_packets, -1, np.int64)
-    frame[index.order] = np.arange(index.num_frames)
-    shown = frame[ordinals] >= 0
-    keys = np.full(len(ordinals), NO_TIME, np.int64)
-    keys[shown] = index.timeline.ticks[frame[ordinals[shown]]]
-    timed = ~shown & (index.pts[ordinals] != NO_TIME) & (not index.synthetic_times)
-    keys[timed] = index.pts[ordinals[timed]] - index.pts[index.order[0]]
-    ranks = np.empty(len(ordinals), np.int64)
-    ranks[np.lexsort((ordinals, keys))] = np.arange(len(ordinals))
-    return ranks

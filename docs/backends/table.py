@@ -1,0 +1,76 @@
+"""Writes docs/backends.md: what each backend does in each case of the contract suite. See scripts/backends-table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import telecine
+from telecine.contract import CASES, run
+
+HERE = Path(__file__).resolve().parent
+MEASURED = HERE / "measured.json"
+PAGE = HERE.parent / "backends.md"
+FRAME = HERE / "page.in"
+ORDER = ("pyav", "nvdec", "opencv", "torchcodec", "pynvvideocodec", "deepstream")
+OWN_PAGE = ORDER[2:]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the suite where asked, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="BACKEND")
+    parser.add_argument("--device", default="cpu", metavar="NAME")
+    arguments = parser.parse_args(argv)
+    measured: dict[str, Any] = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
+    usable = {status.name: status for status in telecine.backends() if status.usable}
+    failed = False
+    for name in arguments.names or usable:
+        if name not in usable:
+            sys.stderr.write(f"{name} is not usable here; it keeps what was measured before\n")
+            continue
+        outcomes = [asdict(run(case, name, arguments.device)) for case in CASES]
+        failed |= any(outcome["verdict"] == "fails" for outcome in outcomes)
+        label = name if arguments.device == "cpu" else f"{name}, on the GPU"
+        measured[label] = {"version": usable[name].version, "outcomes": outcomes}
+    MEASURED.write_text(json.dumps(measured, indent=1) + "\n")
+    PAGE.write_text(page(measured))
+    return int(failed)
+
+
+def page(measured: dict[str, Any]) -> str:
+    """The page for these results."""
+    labels = [*ORDER, *sorted(set(measured) - set(ORDER))]
+    heads = [f"{label} {measured[label]['version']}" if label in measured else label for label in labels]
+    lines = [f"| case | what | {' | '.join(heads)} |", "|---|---|" + "---|" * len(labels)]
+    notes: list[str] = []
+    for case in CASES:
+        cells = [_cell(case.name, measured.get(label), notes) for label in labels]
+        lines.append(f"| {case.name} | {case.about} | {' | '.join(cells)} |")
+    footnotes = [f"{number}. {note}" for number, note in enumerate(notes, 1)]
+    return FRAME.read_text().replace("{table}", "\n".join([*lines, "", *footnotes]))
+
+
+def _cell(case: str, result: dict[str, Any] | None, notes: list[str]) -> str:
+    if result is None:
+        return "-"
+    (found,) = [one for one in result["outcomes"] if one["case"] == case] or [None]
+    if found is None:
+        return "-"
+    if found["verdict"] == "same":
+        return ""
+    if found["largest"] is not None and found["verdict"] == "differs":
+        return f"up to {found['largest']}"
+    detail = found["detail"].strip()
+    if detail not in notes:
+        notes.append(detail)
+    return f"{found['verdict']} ({notes.index(detail) + 1})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""OpenCV's VideoCapture, given a reel in memory."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from telecine.backends import BackendStatus, Decoded, DecodeRequest
+from telecine.backends.placing import HostRows
+from telecine.cores import usable_cores
+from telecine.errors import BackendUnavailable, OptionsError
+from telecine.options import Option
+from telecine.plan import Run
+from telecine.reel import Reel, chapters, cut, doubtful, make_reel
+
+__all__ = ["OpenCVBackend"]
+
+_SINGLE_THREADED = frozenset({"mpeg4"})
+"""With several threads FFmpeg hands out a frame of these before it knows whether it was damaged."""
+_MAYBE_MISSING = frozenset({"av1"})
+"""Codecs that wheels of OpenCV open, and then give nothing of."""
+_MAYBE_INTERLACED = frozenset({"h264", "mpeg2video", "mpeg4", "vc1", "wmv3"})
+_MAX_THREADS = 16
+_SAMPLE = 16
+"""Every so many pixels of two pictures are compared first."""
+_INSTALL = "pip install 'telecine[opencv]', which is opencv-python-headless 4.13 or newer"
+
+
+class OpenCVBackend:
+    """Decodes with OpenCV, which brings an FFmpeg of its own.
+
+    OpenCV gives pictures as 8-bit BGR, converted by itself, and says nothing of damage inside a picture.
+    """
+
+    options: Mapping[str, Option] = {
+        "frame_recovery": Option(
+            bool,
+            True,
+            "go on behind a packet that ends OpenCV's reading: what was lost is tried once more from the nearest "
+            "random access point; what cannot be decoded stays lost, and no other frame takes its place",
+        ),
+    }
+    tolerances: Mapping[str, int] = {"ten-bit": 24, "size": 12}
+    differences: Mapping[str, str] = {"noise": "OpenCV does not tell; the frames are as FFmpeg conceals the damage"}
+
+    def status(self) -> BackendStatus:
+        """See :class:`telecine.backends.Backend`."""
+        try:
+            import cv2
+        except Exception as error:
+            system = (
+                "; on a bare system it needs libGL: apt-get install libgl1 libglib2.0-0" if "lib" in str(error) else ""
+            )
+            return BackendStatus("opencv", False, f"cv2 cannot be imported ({error}): {_INSTALL}{system}", None)
+        version = str(cv2.__version__)
+        if not hasattr(cv2, "IStreamReader"):
+            return BackendStatus("opencv", False, f"OpenCV {version} cannot read from memory: {_INSTALL}", version)
+        if cv2.CAP_FFMPEG not in cv2.videoio_registry.getStreamBufferedBackends():
+            return BackendStatus("opencv", False, f"OpenCV {version} was built without FFmpeg: {_INSTALL}", version)
+        return BackendStatus("opencv", True, None, version)
+
+    def decode(self, request: DecodeRequest) -> Decoded:
+        """See :class:`telecine.backends.Backend`."""
+        if request.device != "cpu":
+            raise OptionsError(f'opencv decodes on the CPU alone, and device is {request.device!r}; use device="cpu"')
+        rows = HostRows(request)
+        threads = 1 if request.index.codec in _SINGLE_THREADED else min(_MAX_THREADS, request.cores or usable_cores())
+        for runs in cut(request.plan.runs):
+            _decode(request, runs, rows, threads)
+            if request.options["frame_recovery"]:
+                _recover(request, runs, rows)
+        return rows.decoded()
+
+
+def _recover(request: DecodeRequest, runs: tuple[Run, ...], rows: HostRows) -> None:
+    for run in runs:
+        for part in chapters(request.index, run):
+            wanted = [row for where in part.targets.values() for row in where]
+            if not rows.kept[wanted].all():
+                _decode(request, (part,), rows, threads=1)
+
+
+def _decode(request: DecodeRequest, runs: tuple[Run, ...], rows: HostRows, threads: int) -> None:
+    """Decode runs that need no restart in between, and withdraw what damage has touched."""
+    if request.info.interlaced or _begins_interlaced(request, runs[0]):
+        raise BackendUnavailable(
+            f"{request.source.name}: its pictures are interlaced, and OpenCV's conversion fails on those without "
+            "saying so; use backend='pyav'"
+        )
+    reel = make_reel(request.demuxer, request.index, runs, request.deadline)
+    parts = [part for run in runs for part in chapters(request.index, run)] if reel.changes else []
+    if len(parts) > 1:
+        # OpenCV would scale what follows to the first size, in its own way
+        for part in parts:
+            _decode(request, (part,), rows, threads)
+        return
+    seen: set[int] = set()
+    last: npt.NDArray[np.uint8] | None = None
+    capture = _open(reel, threads)
+    # to the very end, so that a frame that does not come out is noticed wherever it is
+    for position in _grab_all(capture, reel, request):
+        if position in reel.targets:
+            done, picture = capture.retrieve()
+            if not done or (last is not None and _left_over(request, reel, position, picture, last)):
+                continue
+            _put(rows, reel.targets[position], picture)
+            last = picture
+        seen.add(position)
+    if not seen and request.index.codec in _MAYBE_MISSING:
+        raise BackendUnavailable(
+            f"{request.source.name}: OpenCV gave no frame of it; its FFmpeg seems to have no decoder for "
+            f"{request.index.codec} without a GPU. Use backend='pyav'"
+        )
+    lost = doubtful(request.index, runs, reel.missing(seen))
+    rows.kept[[row for run in runs for ordinal in lost for row in run.targets.get(ordinal, ())]] = False
+
+
+def _begins_interlaced(request: DecodeRequest, run: Run) -> bool:
+    """Whether the first picture of a run holds two fields, by its own word: the header speaks of those at the start."""
+    at_start = run.packets[0] == np.argmax(request.index.access > 0)
+    if at_start or request.index.codec not in _MAYBE_INTERLACED:
+        return False
+    import av
+
+    template: Any = request.demuxer.stream.codec_context
+    context: Any = av.CodecContext.create(template.codec, "r")
+    context.extradata, context.codec_tag = template.extradata, template.codec_tag
+    context.thread_count = 1
+    try:
+        for _, packet in request.demuxer.read(request.index, run.packets[:1]):
+            pictures = context.decode(packet) + context.decode(None)
+            return any(picture.interlaced_frame for picture in pictures)
+    except av.error.FFmpegError:
+        pass  # nothing is known then, and OpenCV will not get further
+    return False
+
+
+def _put(rows: HostRows, where: tuple[int, ...], picture: npt.NDArray[np.uint8]) -> None:
+    import cv2
+
+    if rows.takes(picture):
+        cv2.cvtColor(picture, cv2.COLOR_BGR2RGB, dst=rows.data[where[0]])
+        rows.filled(where)
+    else:
+        rows.put(where, picture, "bgr24")
+
+
+def _grab_all(capture: Any, reel: Reel, request: DecodeRequest) -> Iterator[int]:
+    """Yield the position of each picture that comes out; none twice, and none whose time is nobody's."""
+    import cv2
+
+    done: set[int] = set()
+    start = reel.start()
+    while capture.grab():
+        request.deadline.check("decoding", len(done), reel.expected)
+        position = reel.at(start + capture.get(cv2.CAP_PROP_POS_MSEC))
+        if position is not None and position not in done:
+            done.add(position)
+            yield position
+
+
+def _left_over(
+    request: DecodeRequest, reel: Reel, position: int, picture: npt.NDArray[np.uint8], last: npt.NDArray[np.uint8]
+) -> bool:
+    """Whether a picture is not the one at ``position``, but the one that was converted before it.
+
+    Where OpenCV cannot convert a picture, as with an interlaced one, it gives the one before it and reports success.
+    Two that are the same are mostly true all the same, a slide for instance; so the second is decoded once more, by a
+    capture that has converted nothing yet and has nothing to leave over.
+    """
+    if picture.shape != last.shape or not np.array_equal(picture[::_SAMPLE, ::_SAMPLE], last[::_SAMPLE, ::_SAMPLE]):
+        return False
+    if not np.array_equal(picture, last):
+        return False
+    capture = _open(reel, threads=1)
+    for found in _grab_all(capture, reel, request):
+        if found == position:
+            done, again = capture.retrieve()
+            return not done or not np.array_equal(again, picture)
+    return True
+
+
+def _open(reel: Reel, threads: int) -> Any:
+    """A capture of a reel. It is closed when it is dropped, and never by ``release()``.
+
+    OpenCV lets go of the reader inside ``release()``, where it does not hold Python's lock: that ends the process.
+    """
+    import cv2
+
+    # OpenCV's own stubs ask for its C++ interface; what it really asks for is this base class of Python's
+    reader: Any = _Reader(reel.data)
+    capture = cv2.VideoCapture(reader, cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, threads])
+    if not capture.isOpened():
+        raise BackendUnavailable(f"the FFmpeg of OpenCV {cv2.__version__} has no decoder for this; use backend='pyav'")
+    # a reel has no orientation, but the bitstream may carry one
+    capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 0)
+    return capture
+
+
+class _Reader(io.BufferedIOBase):
+    """What OpenCV reads from: it insists on this base class."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+        self._at = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        end = len(self._data) if size is None or size < 0 else self._at + size
+        chunk = bytes(self._data[self._at : end])
+        self._at += len(chunk)
+        return chunk
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        self._at = max(0, (0, self._at, len(self._data))[whence] + offset)
+        return self._at

@@ -1,0 +1,127 @@
+"""The arguments of the NVDEC engine: a plan cut into stretches that different engines decode at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from telecine.backends import DecodeRequest
+from telecine.bitstream import Access
+from telecine.index import PacketIndex
+from telecine.plan import DecodePlan
+from telecine.timing import NO_TIME
+
+__all__ = ["Batch", "batches"]
+
+_BATCH_BYTES = 64 << 20
+"""Packets held at a time: a batch is decoded before the next one is read."""
+_LEAST_RUN = 16
+"""Packets below which a stretch is not cut once more: every run drains the decoder."""
+
+
+@dataclass
+class Batch:
+    """Arguments of one call of the engine."""
+
+    packets: list[Any]
+    orders: npt.NDArray[np.int64]
+    flags: npt.NDArray[np.uint8]
+    runs: npt.NDArray[np.int64]
+    wanted: npt.NDArray[np.int64]
+
+
+@dataclass
+class Stretch:
+    """What one engine decodes by itself."""
+
+    ordinals: npt.NDArray[np.int64]
+    flags: npt.NDArray[np.uint8]
+    targets: list[tuple[int, int]]
+    """(position in ``ordinals``, output row)"""
+
+
+def batches(request: DecodeRequest) -> Iterator[Batch]:
+    """Read the planned packets and put them together, as many stretches at a time as :data:`_BATCH_BYTES` allows."""
+    index = request.index
+    waiting: list[Stretch] = []
+    size = 0
+    for stretch in _stretches(index, request.plan):
+        bytes_more = int(index.size[stretch.ordinals].sum())
+        if waiting and size + bytes_more > _BATCH_BYTES:
+            yield _read(request, waiting)
+            waiting, size = [], 0
+        waiting.append(stretch)
+        size += bytes_more
+    if waiting:
+        yield _read(request, waiting)
+
+
+def _read(request: DecodeRequest, stretches: list[Stretch]) -> Batch:
+    packets: list[Any] = []
+    flags = [stretch.flags for stretch in stretches]
+    runs, wanted = [], []
+    for stretch in stretches:
+        start = len(packets)
+        for position, (ordinal, packet) in enumerate(request.demuxer.read(request.index, stretch.ordinals)):
+            packets.append(packet)
+            if packet.is_corrupt:
+                # a second field belongs to the picture of the packet in front of it
+                stretch.flags[position - int(position > 0 and request.index.second_field[ordinal])] |= _CORRUPT
+        runs.append((start, len(packets)))
+        wanted += [(start + position, row) for position, row in stretch.targets]
+    ordinals = np.concatenate([stretch.ordinals for stretch in stretches])
+    return Batch(
+        packets,
+        _orders(request.index, ordinals),
+        np.concatenate(flags),
+        np.array(runs, np.int64).reshape(-1, 2),
+        np.array(wanted, np.int64).reshape(-1, 2),
+    )
+
+
+_RESTART, _NEEDED, _CORRUPT, _OPEN, _LEADING = 1, 2, 4, 8, 16
+"""Packet flags of the engine."""
+
+
+def _stretches(index: PacketIndex, plan: DecodePlan) -> Iterator[Stretch]:
+    """Cut the runs of a plan once more, at closed random access points: different engines can decode the parts."""
+    for run in plan.runs:
+        access = index.access[run.packets]
+        flags = np.zeros(len(run.packets), np.uint8)
+        flags[access == Access.CLOSED] |= _RESTART
+        flags[access == Access.OPEN] |= _OPEN
+        flags[index.leading[run.packets]] |= _LEADING
+        flags[run.sound & ~index.disposable[run.packets] & index.exact_start] |= _NEEDED
+        cuts = [0]
+        for at in np.flatnonzero(access == Access.CLOSED).tolist():
+            if at - cuts[-1] >= _LEAST_RUN:
+                cuts.append(at)
+        cuts.append(len(run.packets))
+        for start, stop in pairwise(cuts):
+            ordinals = run.packets[start:stop]
+            targets = [(i, row) for i, p in enumerate(ordinals.tolist()) for row in run.targets.get(p, ())]
+            if targets:
+                yield Stretch(ordinals, flags[start:stop], targets)
+
+
+def _orders(index: PacketIndex, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """``int64`` the place of each packet in presentation order, as the engine's labels.
+
+    NVDEC's parser insists on timestamps that ascend in display order: it exchanges them where they do not, and frames
+    would change their names. So they are ranks, not decoding order, nor the container's times where those are rebuilt.
+    """
+    frame = np.full(index.num_packets, -1, np.int64)
+    frame[index.order] = np.arange(index.num_frames)
+    shown = frame[ordinals] >= 0
+    keys = np.full(len(ordinals), NO_TIME, np.int64)
+    keys[shown] = index.timeline.ticks[frame[ordinals[shown]]]
+    timed = ~shown & (index.pts[ordinals] != NO_TIME) & (not index.synthetic_times)
+    keys[timed] = index.pts[ordinals[timed]] - index.pts[index.order[0]]
+    ranks = np.empty(len(ordinals), np.int64)
+    ranks[np.lexsort((ordinals, keys))] = np.arange(len(ordinals))
+    return ranks

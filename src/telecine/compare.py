@@ -1,0 +1,268 @@
+"""Every usable backend over one video: what each gives, how long it takes, and whether they mean the same frames.
+
+Each runs in a process of its own, so that one that crashes or hangs is a line in the result and nothing else. ``pyav``
+is what the others are measured against.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from telecine.backends import backends
+from telecine.errors import TelecineError
+from telecine.frames import Frames, VideoInfo
+from telecine.limits import Deadline, Limits
+from telecine.load import load
+from telecine.probe import probe
+from telecine.source import open_source
+
+__all__ = ["Comparison", "Row", "compare", "write_sheet"]
+
+_REFERENCE = "pyav"
+_SAME = {"cpu": 2, "cuda": 3}
+"""Largest difference of a pixel that is the same for the rule."""
+_ALIKE = 4.0
+"""Mean difference of two pictures up to which nobody would take them for different ones."""
+_OTHER = 40.0
+"""Mean difference beyond which a picture is another one, whatever its neighbours look like."""
+_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one backend."""
+
+    backend: str
+    device: str
+    verdict: str
+    """"reference", "same", "differs" in pixels, "other frames" than the reference, "failed", or "crashed"."""
+    detail: str = ""
+    seconds: float | None = None
+    """Wall time of the request alone, after a first one for one frame."""
+    frames: int = 0
+    lost: tuple[int, ...] = ()
+    largest: int | None = None
+    """Largest difference of a pixel from the reference; None where there is nothing to compare."""
+    version: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The result."""
+
+    info: VideoInfo
+    indices: tuple[int, ...]
+    """Frames that were asked for: evenly spread ones, each with its neighbours."""
+    rows: tuple[Row, ...]
+    images: dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.uint8]]] = field(repr=False)
+    """Indices, times and frames of each backend that gave any."""
+
+    @property
+    def agree(self) -> bool:
+        """Whether no backend took one frame for another."""
+        return all(row.verdict != "other frames" for row in self.rows)
+
+
+def compare(
+    source: Any, *, num_frames: int = 8, device: str = "cpu", timeout: float | Deadline | None = None,
+    limits: Limits | None = None,
+) -> Comparison:  # fmt: skip
+    """Let every usable backend decode the same frames of a video.
+
+    Args:
+        source: as of :func:`telecine.load`.
+        num_frames: so many, evenly spread; each is decoded with the one before and the one behind it.
+        device: where the frames go.
+        timeout: seconds over all; each backend has two minutes at most.
+        limits: as of :func:`telecine.load`.
+
+    Raises:
+        TelecineError: the source cannot be read, or the reference cannot decode it.
+    """
+    deadline = Deadline.of(timeout)
+    with open_source(source, limits or Limits(), deadline) as opened:
+        info = probe(opened.data, limits=limits, timeout=deadline)
+        indices = _indices(info.num_frames, num_frames)
+        usable = [status for status in backends() if status.usable]
+        usable.sort(key=lambda status: status.name != _REFERENCE)
+        rows: list[Row] = []
+        images = {}
+        with _shared(opened.data) as path:
+            for number, status in enumerate(usable):
+                deadline.check("comparing backends", number, len(usable))
+                where = "cpu" if status.name == _REFERENCE else device
+                answer, got = _in_process(status.name, where, path, indices, deadline)
+                answer["version"] = status.version
+                if got is not None:
+                    images[status.name] = got
+                    if status.name != _REFERENCE:
+                        _judge(answer, got, images[_REFERENCE])
+                elif status.name == _REFERENCE:
+                    raise TelecineError(f"the reference, {_REFERENCE}, cannot decode it: {answer['detail']}")
+                rows.append(Row(**answer))
+    return Comparison(info, tuple(indices), tuple(rows), images)
+
+
+def _indices(total: int, count: int) -> list[int]:
+    middle = np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(np.int64))
+    around = np.unique(np.concatenate([middle - 1, middle, middle + 1]))
+    return [int(index) for index in around if 0 <= index < total]
+
+
+@contextmanager
+def _shared(data: memoryview) -> Iterator[str]:
+    """The path of a file in memory that child processes can open."""
+    descriptor = os.memfd_create("telecine-source", os.MFD_CLOEXEC)
+    try:
+        left = data
+        while left:
+            left = left[os.write(descriptor, left) :]
+        # of this process by its number: a child opens it by path, and inherits nothing
+        yield f"/proc/{os.getpid()}/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+_Got = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.uint8]]
+
+
+def _in_process(
+    name: str, device: str, path: str, indices: list[int], deadline: Deadline
+) -> tuple[dict[str, Any], _Got | None]:
+    """Decode in a child; give the fields of its row, and its frames."""
+    left = deadline.remaining()
+    seconds = _SECONDS if left is None else max(0.01, min(_SECONDS, left))
+    base: dict[str, Any] = {"backend": name, "device": device}
+    answer = os.memfd_create("telecine-answer", os.MFD_CLOEXEC)
+    try:
+        job: dict[str, Any] = {
+            "backend": name,
+            "device": device,
+            "source": path,
+            "indices": indices,
+            "answer": f"/proc/{os.getpid()}/fd/{answer}",
+        }
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "telecine.compare"],
+                input=json.dumps(job).encode(), capture_output=True, timeout=seconds, env=environment,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return base | {"verdict": "failed", "detail": f"gave no answer within {seconds:.0f} s"}, None
+        with open(job["answer"], "rb") as file:
+            head, _, raw = file.read().partition(b"\n")
+    finally:
+        os.close(answer)
+    if not head:
+        last = (done.stderr.decode(errors="replace").strip().splitlines() or [""])[-1]
+        how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+        return base | {"verdict": "crashed", "detail": f"{how}: {last[:200]}" if last else how}, None
+    said = json.loads(head)
+    if "error" in said:
+        return base | {"verdict": "failed", "detail": said["error"]}, None
+    frames = np.frombuffer(raw, np.uint8).reshape(said["shape"])
+    got = np.array(said["indices"], np.int64), np.array(said["timestamps"]), frames
+    row = base | {
+        "verdict": "reference",
+        "seconds": said["seconds"],
+        "frames": len(frames),
+        "lost": tuple(said["lost"]),
+    }
+    return row | {"device": said["device"]}, got
+
+
+def _judge(answer: dict[str, Any], got: _Got, reference: _Got) -> None:
+    """Fill in how frames compare with those of the reference."""
+    known = dict(zip(reference[0].tolist(), reference[2], strict=True))
+    other: list[str] = []
+    largest = 0
+    for index, image in zip(got[0].tolist(), got[2], strict=True):
+        if index not in known:
+            continue
+        if image.shape != known[index].shape:
+            other.append(f"frame {index} has another size")
+            continue
+        difference = np.abs(image.astype(np.int16) - known[index])
+        largest = max(largest, int(difference.max()))
+        own = float(difference.mean())
+        if own > _ALIKE:
+            nearest = min(known, key=lambda at: _mean(image, known[at]))
+            if nearest != index and _mean(image, known[nearest]) < own / 2:
+                other.append(f"frame {index} looks like frame {nearest}")
+            elif own > _OTHER:
+                other.append(f"frame {index} is another picture")
+    answer["largest"] = largest
+    if other:
+        answer["verdict"], answer["detail"] = "other frames", "; ".join(other[:4])
+    elif largest > _SAME[answer["device"].partition(":")[0]]:
+        answer["verdict"] = "differs"
+    else:
+        answer["verdict"] = "same"
+
+
+def _mean(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> float:
+    return float(np.abs(one.astype(np.int16) - other).mean())
+
+
+def write_sheet(comparison: Comparison, path: str | Path) -> None:
+    """Write a contact sheet: a line of frames for each backend, in the order of the rows."""
+    from telecine.sheet import contact_sheet
+
+    wanted = [index for index in comparison.indices if all(index in got[0] for got in comparison.images.values())]
+    wanted = wanted[1::3] or wanted[:1] or list(comparison.indices[:1])
+    parts = []
+    for indices, times, frames in comparison.images.values():
+        kept = np.flatnonzero(np.isin(indices, wanted))
+        parts.append((indices[kept], times[kept], frames[kept]))
+    columns = max(len(part[0]) for part in parts)
+    whole = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    contact_sheet(whole[2], whole[0], whole[1], columns=columns).save(path)
+
+
+def _work(job: dict[str, Any]) -> None:
+    """Decode in this process, for the one that started it."""
+    common = {"backend": job["backend"], "device": job["device"]}
+    try:
+        # the first request pays for what is made once: libraries, contexts, pools
+        load(job["source"], indices=job["indices"][:1], **common)
+        started = time.perf_counter()
+        frames: Frames = load(job["source"], indices=job["indices"], **common)
+        seconds = time.perf_counter() - started
+    except TelecineError as error:
+        head: dict[str, Any] = {"error": str(error)}
+        pixels = b""
+    else:
+        host = np.ascontiguousarray(frames.numpy())
+        head = {
+            "indices": frames.indices.tolist(),
+            "timestamps": frames.timestamps.tolist(),
+            "shape": host.shape,
+            "lost": frames.report.lost,
+            "device": frames.report.device,
+            "seconds": seconds,
+        }
+        pixels = host.tobytes()
+    with open(job["answer"], "wb") as file:
+        file.write(json.dumps(head).encode() + b"\n" + pixels)
+
+
+def _main(argv: Sequence[str] = ()) -> int:
+    _work(json.load(sys.stdin))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -1,0 +1,42 @@
+"""``python -m telecine.contract NAME [--device DEVICE] [--json]``: run the suite over a backend."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+
+from telecine.backends import ready
+from telecine.contract import CASES, run
+from telecine.errors import TelecineError
+
+__all__ = ["main"]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the suite, and print an outcome a line."""
+    parser = argparse.ArgumentParser(prog="python -m telecine.contract", description="Run the contract of a backend.")
+    parser.add_argument("backend", metavar="NAME")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:N")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    arguments = parser.parse_args(argv)
+    try:
+        ready(arguments.backend, {})
+    except TelecineError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    outcomes = []
+    for case in CASES:
+        outcome = run(case, arguments.backend, arguments.device)
+        outcomes.append(asdict(outcome))
+        if not arguments.json:
+            sys.stdout.write(f"{outcome.verdict:8} {outcome.case:18} {outcome.detail}\n")
+            sys.stdout.flush()
+    if arguments.json:
+        sys.stdout.write(json.dumps(outcomes, indent=2) + "\n")
+    return int(any(outcome["verdict"] == "fails" for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

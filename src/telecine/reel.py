@@ -1,0 +1,326 @@
+"""The planned packets in a container of our own, for libraries that want a whole file.
+
+A reel is what a projectionist would hand over: one stretch of film, cut to what is needed and numbered frame by frame.
+It holds the packets of the plan between two restarts of the decoder, in a Matroska file made in memory, and the time of
+each packet in it is its *position* in the order of presentation, times :data:`STEP`. That is how a library that knows
+nothing of packets is made to keep the contract:
+
+- A frame that comes out is known by its time, whatever the times in the source were worth: missing, repeated, uneven,
+  hidden by an edit list. The rate is constant, so that a library that counts by the rate counts right.
+- What need not be decoded is not in it. Its first packet is a random access point, and so is every packet that is
+  flagged as a key frame.
+- The library's own demuxers never see the bytes of a stranger, only a file that was written here.
+- It has no orientation: turning is done here, by the rule.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from telecine.bitstream import Access
+from telecine.bitstream.nal import NalUnits
+from telecine.demux import Demuxer
+from telecine.errors import BackendUnavailable
+from telecine.index import PacketIndex
+from telecine.limits import Deadline
+from telecine.plan import Run
+
+if TYPE_CHECKING:
+    from av.container import OutputContainer
+    from av.packet import Packet
+
+__all__ = ["STEP", "Reel", "by_halves", "chapters", "cut", "doubtful", "from_closed", "make_reel", "only"]
+
+STEP = 40
+"""Milliseconds from one position to the next."""
+_CLOCK = Fraction(1, 1000)
+_BUFFER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Reel:
+    """A file in memory and what is in it."""
+
+    runs: tuple[Run, ...]
+    """That it was made from."""
+    data: bytes = field(repr=False)
+    """The file."""
+    position: Mapping[int, int]
+    """The position of each packet, by its ordinal. Positions are whole numbers from 0, without gaps."""
+    targets: Mapping[int, tuple[int, ...]]
+    """For each position that is wanted, ascending, the rows of the output that its frame fills."""
+    expected: int
+    """Frames that an undamaged stream brings."""
+    corrupt: frozenset[int]
+    """Ordinals of packets that were cut off or make no sense. They are not in the file."""
+    keys: frozenset[int]
+    """Ordinals of the packets at which decoding can start."""
+    changes: bool
+    """Whether the parameter sets of H.264 or HEVC change in it, and with them perhaps the size of the pictures."""
+
+    def present(self) -> dict[int, bool]:
+        """The positions that have a packet in the file, ascending, and whether that is flagged as a key frame."""
+        return {
+            position: ordinal in self.keys
+            for position, ordinal in sorted((at, ordinal) for ordinal, at in self.position.items())
+            if ordinal not in self.corrupt
+        }
+
+    def start(self) -> int:
+        """Milliseconds that FFmpeg takes for the start of the file, for libraries that count time from there.
+
+        It is that of the first packet, or of the first frame, where an open point of access stands in front.
+        """
+        first = min(self.position.items())[1]
+        if not first:
+            return 0
+        import av
+
+        with av.open(io.BytesIO(self.data)) as file:
+            return round((file.streams.video[0].start_time or 0) * 1000 * (file.streams.video[0].time_base or 0))
+
+    def missing(self, seen: Set[int]) -> set[int]:
+        """Ordinals of the packets that brought no frame.
+
+        Args:
+            seen: positions of the frames that came out.
+        """
+        return {ordinal for ordinal, position in self.position.items() if position not in seen} | self.corrupt
+
+    def at(self, milliseconds: float) -> int | None:
+        """The position that a time of the file means; None where it is none of its."""
+        position = round(milliseconds / STEP)
+        near = abs(milliseconds - position * STEP) < STEP / 4
+        return position if near and 0 <= position < len(self.position) else None
+
+
+def cut(runs: Iterable[Run]) -> Iterator[tuple[Run, ...]]:
+    """Divide the runs of a plan where the decoder must be restarted: what lies between becomes one reel."""
+    together: list[Run] = []
+    for run in runs:
+        if run.restart and together:
+            yield tuple(together)
+            together = []
+        together.append(run)
+    if together:
+        yield tuple(together)
+
+
+def chapters(index: PacketIndex, run: Run) -> list[Run]:
+    """Divide a run at the points in it that look back at nothing, for a second try at what damage leaves.
+
+    Parts without a target are left out, and so are the packets behind the last target of each.
+    """
+    starts = np.flatnonzero(index.access[run.packets] == Access.CLOSED)
+    bounds = [0, *starts[starts > 0].tolist(), len(run.packets)]
+    parts = []
+    for start, stop in pairwise(bounds):
+        packets = run.packets[start:stop]
+        inside = set(packets.tolist())
+        targets = {ordinal: rows for ordinal, rows in run.targets.items() if ordinal in inside}
+        if targets:
+            parts.append(_until(index, Run(packets, run.sound[start:stop], targets, restart=True)))
+    return parts
+
+
+def _until(index: PacketIndex, run: Run) -> Run:
+    """A run up to its last target, with the second field of that where it is a packet of its own."""
+    last = max(run.targets)
+    fields = last + 1 < index.num_packets and bool(index.second_field[last + 1])
+    stop = int(np.searchsorted(run.packets, last + fields, side="right"))
+    return Run(run.packets[:stop], run.sound[:stop], run.targets, run.restart)
+
+
+def only(index: PacketIndex, run: Run, targets: Iterable[int]) -> Run:
+    """A run for some of its targets, no longer than they need."""
+    return _until(index, Run(run.packets, run.sound, {t: run.targets[t] for t in targets}, restart=True))
+
+
+def by_halves(index: PacketIndex, part: Run, decode: Callable[[Run], bool]) -> set[int]:
+    """Find how far a part can be decoded by a library that gives nothing of a call that fails.
+
+    Args:
+        index: of the video.
+        part: without a point in it that looks back at nothing, so that what follows a failure fails too.
+        decode: decodes a run, and says whether all of its targets came out.
+
+    Returns:
+        The targets that did not.
+    """
+    lost: set[int] = set()
+
+    def search(targets: list[int]) -> bool:
+        if decode(only(index, part, targets)):
+            return True
+        half = len(targets) // 2
+        if half and search(targets[:half]):
+            return search(targets[half:])
+        lost.update(targets[half:])
+        return False
+
+    search(sorted(part.targets))
+    return lost
+
+
+def from_closed(index: PacketIndex, runs: tuple[Run, ...]) -> tuple[Run, ...]:
+    """Let runs begin at a point that looks back at nothing, for a library that counts what comes out.
+
+    Behind an open point come pictures that lack what they refer to. Whether a decoder gives those or not is its own
+    affair, and would put the count off.
+    """
+    first = runs[0]
+    start = int(first.packets[0])
+    if not index.leading[first.packets].any():
+        return runs
+    closed = np.flatnonzero(index.access[:start] == Access.CLOSED)
+    if not len(closed):
+        return runs
+    before = np.arange(closed[-1], start)
+    packets = np.concatenate([before, first.packets])
+    sound = np.concatenate([index.presentable[before], first.sound])
+    return (Run(packets, sound, first.targets, first.restart), *runs[1:])
+
+
+def make_reel(
+    demuxer: Demuxer, index: PacketIndex, runs: tuple[Run, ...], deadline: Deadline, container: str = "matroska"
+) -> Reel:
+    """Write a reel.
+
+    Args:
+        demuxer: of the source; packets that the index did not keep are read from it.
+        index: of the video.
+        runs: that need no restart in between.
+        deadline: checked while packets are read.
+        container: FFmpeg's name of the format; "mp4" for a library that wants a count of frames in the header.
+
+    Raises:
+        BackendUnavailable: no such container can hold this codec.
+    """
+    import av
+
+    ordinals = np.concatenate([run.packets for run in runs])
+    position = _positions(index, ordinals)
+    corrupt: set[int] = set()
+    # decoding times are made up: steady, and early enough that none is behind its presentation time
+    late = max(0, max(at - position[ordinal] for at, ordinal in enumerate(ordinals.tolist())))
+    target = io.BytesIO()
+    parameters = _Parameters(index.codec, bytes(demuxer.stream.codec_context.extradata or b""))
+    with av.open(target, "w", format=container, buffer_size=_BUFFER_BYTES) as file:
+        stream = _only_stream(file, demuxer, container)
+        for at, (ordinal, packet) in enumerate(demuxer.read(index, ordinals)):
+            deadline.check("reading the packets", at, len(ordinals))
+            packet.stream, packet.time_base = stream, _CLOCK
+            packet.pts, packet.dts = position[ordinal] * STEP, (at - late) * STEP
+            packet.duration = STEP
+            packet.is_keyframe = bool(index.access[ordinal])
+            if packet.is_keyframe:
+                parameters.look(packet)
+            try:
+                if packet.is_corrupt:
+                    corrupt.add(ordinal)
+                else:
+                    file.mux_one(packet)
+            except av.error.FFmpegError:  # the writer parses some codecs
+                corrupt.add(ordinal)
+    rows = {position[ordinal]: where for run in runs for ordinal, where in run.targets.items()}
+    keys = frozenset(ordinals[index.access[ordinals] > 0].tolist())
+    expected = int((index.presentable[ordinals] & ~index.second_field[ordinals]).sum())
+    return Reel(
+        runs,
+        target.getvalue(),
+        position,
+        dict(sorted(rows.items())),
+        expected,
+        frozenset(corrupt),
+        keys,
+        parameters.change,
+    )
+
+
+class _Parameters:
+    """Notices when sequence parameter sets change along a stream."""
+
+    def __init__(self, codec: str, extradata: bytes) -> None:
+        # (where extradata keeps the size of lengths, how to find the type in a NAL unit's first byte, that of an SPS)
+        known = {"h264": (4, 0, 0x1F, 7), "hevc": (21, 1, 0x3F, 33)}.get(codec)
+        self._units = NalUnits(extradata, known[0]) if known else None
+        self._kind = known[1:] if known else (0, 0, 0)
+        self._seen: list[bytes] = []
+        self.change = False
+        """Whether they did."""
+
+    def look(self, packet: Packet[Any]) -> None:
+        """Look at a packet at which decoding can start: no other brings new ones."""
+        if self._units is None:
+            return
+        shift, mask, sps = self._kind
+        sets = [unit for unit in self._units(memoryview(packet)) if unit and unit[0] >> shift & mask == sps]
+        self.change |= bool(sets and self._seen and sets != self._seen)
+        self._seen = sets or self._seen
+
+
+def _only_stream(file: OutputContainer, demuxer: Demuxer, container: str) -> Any:
+    import av
+
+    try:
+        stream: Any = file.add_stream_from_template(demuxer.stream, opaque=True)
+        stream.set_display_rotation(0)
+        stream.time_base = _CLOCK
+        file.start_encoding()
+    except (av.error.FFmpegError, ValueError) as error:
+        detail = getattr(error, "strerror", None) or str(error)
+        raise BackendUnavailable(
+            f"{demuxer.name}: its codec cannot be handed over in a {container} file ({detail}); use backend='pyav'"
+        ) from None
+    return stream
+
+
+def _positions(index: PacketIndex, ordinals: np.ndarray[Any, np.dtype[np.int64]]) -> dict[int, int]:
+    """Where each packet stands in the order of presentation among those given.
+
+    What no viewer sees takes the place in front of the next frame, in decoding order, that one does see: a decoder may
+    show it there, and nothing that is wanted gets its time.
+    """
+    rank = np.full(index.num_packets, index.num_frames, np.int64)
+    rank[index.order] = np.arange(index.num_frames)
+    ranks = rank[ordinals]
+    seen = ranks < index.num_frames
+    following = np.minimum.accumulate(ranks[::-1])[::-1]
+    order = np.lexsort((np.arange(len(ordinals)), seen, np.where(seen, ranks, following)))
+    places = np.empty(len(ordinals), np.int64)
+    places[order] = np.arange(len(ordinals))
+    return dict(zip(ordinals.tolist(), places.tolist(), strict=True))
+
+
+def doubtful(index: PacketIndex, runs: Iterable[Run], lost: Set[int]) -> set[int]:
+    """The targets that are lost, or built on what is lost.
+
+    Damage spreads along the decoding order up to the next point that looks back at nothing, unless nothing refers to
+    what is damaged.
+
+    Args:
+        index: of the video.
+        runs: that were decoded without a restart in between.
+        lost: ordinals of packets that did not bring a sound frame.
+
+    Returns:
+        Ordinals of targets.
+    """
+    found: set[int] = set()
+    broken = broken_before = False
+    for run in runs:
+        for ordinal, must_be_sound in zip(run.packets.tolist(), run.sound.tolist(), strict=True):
+            if index.access[ordinal]:
+                broken_before, broken = broken and index.access[ordinal] == Access.OPEN, False
+            bad = ordinal in lost and (must_be_sound or ordinal in run.targets)
+            if ordinal in run.targets and (bad or broken or (broken_before and index.leading[ordinal])):
+                found.add(ordinal)
+            broken |= bad and not index.disposable[ordinal] and index.exact_start
+    return found
