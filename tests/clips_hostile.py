@@ -322,3 +322,14 @@ _noisy("noise_reference_hevc.mp4", "hevc.mp4", 26, damaged=(*range(25, 29), *ran
 # the hash of the picture stands in the last 58 bytes of its packet, and the noise in front of it
 _noisy("noise_reference_hevc_hash.mp4", "hevc_hash.mp4", 26, spared=60, damaged=(*range(25, 29), *range(30, 48)))
 _noisy("noise_av1.mp4", "av1_svt.mp4", 30, lost=(30,))
+
+# a whole packet is missing, and nothing in the container says so; the numbers on the pictures do
+declare(
+    "missing_reference.mp4",
+    "part hostile",
+    derive("-i {h264_medium.mp4} -c copy -bsf:v noise=drop='eq(n\\,26)'"),
+    num_frames=59,
+    uneven=tuple(k / 30 for k in range(60) if k != 26),
+    numbers=(),
+    painted=False,
+)

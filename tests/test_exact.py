@@ -101,3 +101,13 @@ def test_packets_read_a_second_time_give_the_same_frames(clip: Clip, monkeypatch
     last = clip.num_frames - 1
     wanted = sorted({0, last // 3, last // 2, last - 1 if last else 0, last})
     assert np.array_equal(telecine.load(clip.path(), indices=wanted).data, whole.data[wanted])
+
+
+def test_frames_built_on_a_packet_that_is_missing_are_lost() -> None:
+    """H.264 numbers its reference pictures; FFmpeg conceals a gap in the numbers and does not tell."""
+    frames = telecine.load(CLIPS["missing_reference.mp4"].path())
+    whole = CLIPS["h264_medium.mp4"].reference().frames
+    assert 0 < len(frames.report.lost) < 24  # up to the next point of access
+    assert len(frames) + len(frames.report.lost) == 59
+    for image in frames.data:
+        assert np.abs(image.astype(np.int16) - whole[read_number(image)]).max() <= TOLERANCE

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from telecine.backends import BackendStatus, Decoded, DecodeRequest
 from telecine.bitstream import Access
+from telecine.bitstream.h264 import FrameNumbers
 from telecine.convert import Converter
 from telecine.cores import usable_cores
 from telecine.demux import largest_coded
@@ -141,6 +142,8 @@ class _Feeder:
         self._kept[[row for rows in targets.values() for row in rows]] = False
         seen: set[int] = set()
         damaged: set[int] = set()
+        gaps: set[int] = set()
+        numbers = FrameNumbers(bytes(context.extradata or b"")) if self._index.codec == "h264" else None
         for run in segment:
             for ordinal, packet in self._request.demuxer.read(self._index, run.packets):
                 self._request.deadline.check("decoding", self._fed, self._to_feed)
@@ -150,6 +153,8 @@ class _Feeder:
                 picture = ordinal - int(self._index.second_field[ordinal])
                 if packet.is_corrupt:  # cut off, or a gap in a transport stream
                     damaged.add(picture)
+                if numbers is not None and numbers.gap_before(memoryview(packet)):
+                    gaps.add(ordinal)
                 try:
                     self._take(context.decode(packet), targets, seen, damaged)
                 except av.error.FFmpegError:
@@ -158,7 +163,7 @@ class _Feeder:
             self._take(context.decode(None), targets, seen, damaged)
         except av.error.FFmpegError:
             pass  # whatever did not come out is missing from `seen`
-        return self._judge(segment, targets, seen, damaged)
+        return self._judge(segment, targets, seen, damaged, gaps)
 
     def forget(self) -> None:
         """Have the next decode begin with a new decoder, which knows the parameter sets of the header only."""
@@ -203,7 +208,12 @@ class _Feeder:
                 self.convert_seconds += time.perf_counter() - started
 
     def _judge(
-        self, segment: list[Run], targets: dict[int, tuple[int, ...]], seen: set[int], damaged: set[int]
+        self,
+        segment: list[Run],
+        targets: dict[int, tuple[int, ...]],
+        seen: set[int],
+        damaged: set[int],
+        gaps: set[int],
     ) -> bool:
         """Withdraw the frames that were built on damaged ones; say whether there were none."""
         index, sound = self._index, True
@@ -213,6 +223,8 @@ class _Feeder:
             for ordinal, must_be_sound in zip(run.packets.tolist(), run.sound.tolist(), strict=True):
                 if index.access[ordinal]:
                     broken_before, broken = broken and index.access[ordinal] == Access.OPEN, False
+                elif ordinal in gaps:
+                    broken = index.exact_start
                 bad = (must_be_sound and ordinal not in seen) or (ordinal in damaged and must_be_sound)
                 sound &= not bad
                 if ordinal in targets and (bad or broken or (broken_before and index.leading[ordinal])):

@@ -8,7 +8,7 @@ from telecine.bitstream import Access, Facts, PictureFormat
 from telecine.bitstream.bits import BitReader, Truncated
 from telecine.bitstream.nal import NalUnits, annex_b, unescape
 
-__all__ = ["H264Scanner"]
+__all__ = ["FrameNumbers", "H264Scanner"]
 
 _SLICE, _PARTITION_A, _IDR, _SEI, _SPS, _PPS = 1, 2, 5, 6, 7, 8
 _RECOVERY_POINT = 6
@@ -21,6 +21,7 @@ _REFERENCED, _UNREFERENCED = Facts(), Facts(unreferenced=0)
 @dataclass(frozen=True)
 class _Sps:
     frame_num_bits: int
+    gaps_allowed: bool
     poc_type: int
     poc_lsb_bits: int
     poc_deltas_coded: bool
@@ -48,7 +49,8 @@ class _Slice:
         self.frame_num = bits.u(sps.frame_num_bits)
         self.is_field = not sps.frame_mbs_only and bits.flag()
         self.is_bottom = self.is_field and bits.flag()
-        if nal[0] & 31 == _IDR:
+        self.referenced, self.idr = (nal[0] >> 5) & 3 != 0, nal[0] & 31 == _IDR
+        if self.idr:
             bits.ue()  # idr_pic_id
         self.poc_lsb = bits.u(sps.poc_lsb_bits) if sps.poc_type == 0 else 0
         self.poc_delta = bits.se() if sps.poc_type == 1 and sps.poc_deltas_coded else 0
@@ -129,6 +131,18 @@ class H264Scanner:
             second_field=second_field,
         )
 
+    def head_of(self, packet: bytes | memoryview) -> _Slice | None:
+        """The beginning of the packet's first slice, None where it cannot be read."""
+        for nal in self._nal_units(packet):
+            kind = nal[0] & 31 if nal else 0
+            if kind in (_SLICE, _PARTITION_A, _IDR):
+                try:
+                    return _Slice(nal, self._sequences, self._pictures)
+                except Truncated:
+                    return None
+            self._remember(nal)
+        return None
+
     def _recovers(self, frame_count: int, exact_match: bool, slice_head: bytes) -> bool:
         """Whether decoding that starts here is exact from this picture on, in output order (D.2.8)."""
         try:
@@ -184,6 +198,31 @@ class H264Scanner:
         return msb + head.poc_lsb
 
 
+class FrameNumbers:
+    """Notices that a reference picture is missing in front of a packet: frame_num counts them (7.4.3).
+
+    A decoder goes on with what it has, and says nothing. Not thread-safe: one for each stretch that is decoded without a
+    restart.
+    """
+
+    def __init__(self, extradata: bytes) -> None:
+        self._scanner = H264Scanner(extradata)
+        self._previous: int | None = None
+
+    def gap_before(self, packet: bytes | memoryview) -> bool:
+        """Whether a reference picture is missing between the last packet and this one."""
+        head = self._scanner.head_of(packet)
+        if head is None or head.sps.gaps_allowed:
+            return False
+        previous = self._previous
+        if head.referenced or head.idr:
+            self._previous = head.frame_num
+        if previous is None or head.idr:
+            return False
+        # the same once more for a second field
+        return head.frame_num not in (previous, (previous + 1) % (1 << head.sps.frame_num_bits))
+
+
 def _expected(sps: _Sps, count: int, referenced: bool) -> int:
     """expectedPicOrderCnt, 8.2.1.2, of the frame with so many reference frames before it."""
     period = len(sps.offsets)
@@ -234,13 +273,13 @@ def _parse_sps(nal: bytes) -> tuple[int, _Sps]:
         unreferenced, bottom = bits.se(), bits.se()
         offsets = tuple(bits.se() for _ in range(min(bits.ue(), 255)))
     bits.ue()  # max_num_ref_frames
-    bits.skip(1)
+    gaps_allowed = bits.flag()  # gaps_in_frame_num_value_allowed_flag
     bits.ue()  # pic_width_in_mbs_minus1
     bits.ue()  # pic_height_in_map_units_minus1
     frames_only = bits.flag()
     picture = _picture_format(chroma, depth, *_colour(bits, frames_only))
     return number, _Sps(
-        frame_num_bits, poc_type, poc_lsb_bits, deltas_coded, unreferenced, bottom, offsets, frames_only, separate,
+        frame_num_bits, gaps_allowed, poc_type, poc_lsb_bits, deltas_coded, unreferenced, bottom, offsets, frames_only, separate,
         picture,
     )  # fmt: skip
 
