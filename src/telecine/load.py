@@ -61,8 +61,8 @@ def load(
         end: only frames before this time.
         policy: a model's own sampling rule by name: "qwen3_vl"; docs/sampling.md lists them.
         size: (height, width), the length of the short side, or a :class:`telecine.Fit`; display pixels.
-        backend: by name, or "auto": "pyav" for the CPU and "nvdec" for CUDA, which falls back to "pyav" for a video that
-            the hardware cannot do. A backend that is named never falls back. ``TELECINE_BACKEND`` when omitted.
+        backend: by name, or "auto": "pyav" for the CPU and "nvdec" for CUDA, which falls back to "pyav" for a video
+            that the hardware cannot do. A backend that is named never falls back. ``TELECINE_BACKEND`` when omitted.
         device: "cpu", "cuda" or "cuda:1"; where the frames end up. ``TELECINE_DEVICE`` when omitted.
         errors: "recover" leaves out frames that cannot be decoded and names them in ``report.lost``; "strict" raises.
         limits: what the request may cost; the defaults of :class:`telecine.Limits` when omitted.

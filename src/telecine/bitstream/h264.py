@@ -201,8 +201,8 @@ class H264Scanner:
 class FrameNumbers:
     """Notices that a reference picture is missing in front of a packet: frame_num counts them (7.4.3).
 
-    A decoder goes on with what it has, and says nothing. Not thread-safe: one for each stretch that is decoded without a
-    restart.
+    A decoder goes on with what it has, and says nothing. Not thread-safe: one for each stretch that is decoded
+    without a restart.
     """
 
     def __init__(self, extradata: bytes) -> None:
@@ -279,9 +279,18 @@ def _parse_sps(nal: bytes) -> tuple[int, _Sps]:
     frames_only = bits.flag()
     picture = _picture_format(chroma, depth, *_colour(bits, frames_only))
     return number, _Sps(
-        frame_num_bits, gaps_allowed, poc_type, poc_lsb_bits, deltas_coded, unreferenced, bottom, offsets, frames_only, separate,
-        picture,
-    )  # fmt: skip
+        frame_num_bits=frame_num_bits,
+        gaps_allowed=gaps_allowed,
+        poc_type=poc_type,
+        poc_lsb_bits=poc_lsb_bits,
+        poc_deltas_coded=deltas_coded,
+        offset_unreferenced=unreferenced,
+        offset_bottom=bottom,
+        offsets=offsets,
+        frame_mbs_only=frames_only,
+        separate_colour_planes=separate,
+        picture=picture,
+    )
 
 
 def _colour(bits: BitReader, frames_only: bool) -> tuple[int, int, int, int]:
