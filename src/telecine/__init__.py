@@ -1,11 +1,13 @@
 """telecine turns encoded video into the frames that vision-language models want.
 
-:func:`load` decodes the wanted frames of a video and labels each with its true index and time; :func:`probe` says what a
-video is; :func:`backends` says what works on this machine. Importing this package brings in neither torch nor CUDA nor a
-decoder library, and starts no thread.
+:func:`load` decodes the wanted frames of a video and labels each with its true index and time; :func:`probe` says what
+a video is; :func:`backends` says what works on this machine. Importing this package brings in neither torch nor CUDA
+nor a decoder library, and starts no thread.
 """
 
 from telecine.backends import BackendStatus, backends
+from telecine.backends.nvdec import stats as nvdec_stats
+from telecine.backends.nvdec import warm_up
 from telecine.errors import (
     BackendUnavailable,
     Cancelled,
@@ -21,6 +23,7 @@ from telecine.frames import Frame, Frames, Report, VideoInfo
 from telecine.limits import Limits
 from telecine.load import load
 from telecine.pixels import Fit
+from telecine.pool import Pool
 from telecine.probe import probe
 
 __version__ = "0.1.0"
@@ -38,11 +41,14 @@ __all__ = [
     "Limits",
     "NoVideoError",
     "OptionsError",
+    "Pool",
     "Report",
     "SourceError",
     "TelecineError",
     "VideoInfo",
     "backends",
     "load",
+    "nvdec_stats",
     "probe",
+    "warm_up",
 ]

@@ -88,7 +88,10 @@ class Report:
     notes: tuple[str, ...] = ()
     """What else was remarkable: times rebuilt, file cut off, size changed in mid-stream."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Wall time of each stage: "source", "index", "plan", "decode" (of which "convert")."""
+    """Wall time of each stage: "source", "index", "plan", "decode" (of which "convert"). From a pool also "queue", the
+    time spent waiting, which the others then leave out."""
+    index_cached: bool = False
+    """Whether the packet index was known from an earlier request."""
 
     @property
     def packets_skipped(self) -> int:
@@ -184,6 +187,27 @@ class Frames:
             "frames_indices": [int(index) for index in indices],
             "do_sample_frames": False,
         }
+
+    def for_processor(self) -> tuple[Any, Any]:
+        """The pair that transformers' video processors take: the frames, and their ``VideoMetadata``.
+
+        ``processor(videos=[video], video_metadata=[metadata], do_sample_frames=False)`` then gives the tokens and times
+        that the processor's own loader would.
+
+        Raises:
+            BackendUnavailable: transformers is not installed.
+        """
+        try:
+            from transformers.video_utils import VideoMetadata
+        except ImportError as error:
+            from telecine.errors import BackendUnavailable
+
+            raise BackendUnavailable("Frames.for_processor() needs transformers: pip install transformers") from error
+        told = self.metadata()
+        del told["do_sample_frames"]
+        # a NumPy array or a torch tensor is taken as it is; an array of another library is not
+        known = isinstance(self.data, np.ndarray) or type(self.data).__module__.startswith("torch")
+        return self.data if known else self.torch(), VideoMetadata(**told)
 
     def sheet(self, columns: int | None = None, width: int = 1280) -> Image:
         """A contact sheet: the frames side by side, with index and time under each.

@@ -1,0 +1,111 @@
+"""Backends that do what a test tells them to, for the tests of the pool."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telecine.backends import TABLE, BackendStatus, Decoded, DecodeRequest
+from telecine.budget import Cost
+
+__all__ = ["Gate", "fakes", "filled", "steps"]
+
+
+def filled(request: DecodeRequest) -> Decoded:
+    """Every row full of its frame index."""
+    wanted, geometry = request.plan.frames, request.geometry
+    data = np.empty((len(wanted), geometry.height, geometry.width, 3), np.uint8)
+    data[:] = (wanted % 256)[:, None, None, None]
+    return Decoded(data, np.ones(len(wanted), np.bool_), request.device)
+
+
+def steps(count: int, seconds: float) -> Callable[[DecodeRequest], None]:
+    """Work in many small steps that look at the deadline, as a packet backend does."""
+
+    def work(request: DecodeRequest) -> None:
+        for step in range(count):
+            request.deadline.check("decoding", step, count)
+            time.sleep(seconds)
+
+    return work
+
+
+class Fake:
+    """Calls the option ``do`` with the request, if there is one, and gives pictures of the wanted frame indices."""
+
+    def decode(self, request: DecodeRequest) -> Decoded:
+        do = request.options.get("do")
+        answer = None if do is None else do(request)
+        return filled(request) if answer is None else answer
+
+    def status(self) -> BackendStatus:
+        return BackendStatus("fake", True, None, None)
+
+
+class Costly(Fake):
+    """Says what it takes: the options ``host`` and ``gpu``, bytes."""
+
+    def cost(self, request: DecodeRequest) -> Cost:
+        return Cost(request.options.get("host", 0), request.options.get("gpu", 0))
+
+    def gauges(self) -> dict[str, float]:
+        return {"telecine_sessions": 3.0, "telecine_vram_bytes": 4096.0}
+
+
+class Unmakeable(Fake):
+    def __init__(self) -> None:
+        raise RuntimeError("no driver")
+
+
+class CostRaises(Fake):
+    def cost(self, request: DecodeRequest) -> Cost:
+        raise ZeroDivisionError
+
+
+class Gate:
+    """Something a backend stands in front of until the test opens it."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self.arrived = threading.Semaphore(0)
+
+    def __call__(self, request: DecodeRequest) -> None:
+        """Wait, looking at the deadline."""
+        self.arrived.release()
+        while not self._open.wait(0.005):
+            request.deadline.check("decoding")
+
+    def block(self, request: DecodeRequest) -> None:
+        """Wait as a library does that never looks at a deadline."""
+        self.arrived.release()
+        self._open.wait(60)
+
+    def wait_for(self, count: int) -> None:
+        """Until so many stand here."""
+        for _ in range(count):
+            assert self.arrived.acquire(timeout=20)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The backends ``fake``, ``costly`` and some broken ones, for one test."""
+    monkeypatch.setattr(sys.modules["telecine.backends"], "_made", {})
+    table: dict[str, Any] = {
+        "fake": "fake_backends:Fake",
+        "costly": "fake_backends:Costly",
+        "unmakeable": "fake_backends:Unmakeable",
+        "cost_raises": "fake_backends:CostRaises",
+        "missing": "no_such_module:Backend",
+    }
+    for name, where in table.items():
+        monkeypatch.setitem(TABLE, name, where)
+    yield
