@@ -1,0 +1,5 @@
+"""Telecine inside other people's engines. Each module imports its engine only when it is called."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

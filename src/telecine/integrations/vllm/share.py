@@ -1,0 +1,110 @@
+"""What one vLLM process shares among the clips that it decodes: cores, memory, and vLLM's budget of GPU memory.
+
+vLLM calls a codec from a pool of its own, 8 threads by default, whatever the machine has. Eight decoders on two cores
+finish no sooner than two, and hold four times the memory. So each of these threads hands its clip to a
+:class:`telecine.pool.Pool` and waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
+from typing import Any
+
+from telecine.errors import LimitError
+from telecine.frames import Frames, VideoInfo
+from telecine.integrations.ruled import Rule, ask
+from telecine.integrations.vllm.options import DecodeOptions
+from telecine.pool import Pool
+from telecine.timeline import Timeline
+
+__all__ = ["decode", "pool_for"]
+
+_MOST_WORKERS = 16
+"""As vLLM's DeepStream codec has it."""
+_QUEUE = 100_000
+"""Clips that may wait. vLLM bounds them itself: no more are under way than its loader has threads."""
+
+_lock = threading.Lock()
+_pools: dict[bool, Pool] = {}
+"""For the GPU and for the CPU. A forked child finds them empty, as :class:`Pool` promises."""
+_here = threading.local()
+
+
+def pool_for(options: DecodeOptions) -> Pool:
+    """The pool of this process. The first clip decides about its size, as in vLLM's own pools.
+
+    On the CPU ``pool_size`` is how many cores decoding may keep busy, by default all; on a GPU it is how many clips are
+    under way at a time, by default as many as vLLM has loader threads.
+    """
+    with _lock:
+        if options.on_gpu not in _pools:
+            size = options.pool_size
+            if options.on_gpu:
+                workers = min(options.hw_decoders or size or _loader_threads(), _MOST_WORKERS)
+                made = Pool(workers=workers, queue=_QUEUE, lease_vram=_lease)
+            else:
+                made = Pool(threads=size, queue=_QUEUE)
+            _pools[options.on_gpu] = made
+        return _pools[options.on_gpu]
+
+
+def _loader_threads() -> int:
+    from vllm import envs
+
+    return int(envs.VLLM_MEDIA_LOADING_THREAD_COUNT)
+
+
+def decode(rule: Rule, data: Any, options: DecodeOptions, errors: str = "recover") -> Frames:
+    """Decode what a rule chooses, when its turn comes, and wait for it.
+
+    Args:
+        rule: see :class:`~telecine.integrations.ruled.RuledRequest`.
+        data: the encoded video.
+        options: how.
+        errors: as for :func:`telecine.load`.
+
+    Returns:
+        The frames, in host memory.
+
+    Raises:
+        TelecineError: see :func:`telecine.load`.
+    """
+    with ExitStack() as leases:
+
+        def noted(info: VideoInfo, timeline: Timeline) -> Any:
+            # the pool asks for the lease later in the same thread
+            _here.leases = leases
+            return rule(info, timeline)
+
+        frames = ask(
+            pool_for(options),
+            noted,
+            data,
+            timeout=options.timeout_sec,
+            backend="auto",
+            device=options.device,
+            errors=errors,
+        )
+        return replace(frames, data=frames.numpy())
+
+
+def _lease(nbytes: int, device: str) -> AbstractContextManager[object]:
+    """Take GPU memory for a decode out of vLLM's budget, until its frames are in host memory.
+
+    Waits until others have given back enough.
+
+    Raises:
+        LimitError: there can never be enough.
+    """
+    from vllm.multimodal.gpu_ipc_memory import get_mm_gpu_ipc_pool
+
+    budget = get_mm_gpu_ipc_pool()
+    if budget is not None:
+        # the decode ends before its frames are copied to the host, so the lease outlives the pool's own bracket
+        try:
+            _here.leases.enter_context(budget.acquire(nbytes))
+        except ValueError as error:
+            raise LimitError(str(error)) from error
+    return nullcontext()

@@ -1,0 +1,119 @@
+"""What ``--media-io-kwargs`` may say to telecine, as far as it can be known without vLLM."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from telecine import Fit
+from telecine.cli import main
+from telecine.errors import LimitError, OptionsError
+from telecine.integrations.vllm import plugin
+from telecine.integrations.vllm.guard import configured_for_gpu
+from telecine.integrations.vllm.options import STARTUP_ONLY, DecodeOptions, defaults
+
+HD: Any = SimpleNamespace(width=1920, height=1080)
+
+
+class Qwen2VLVideoBackend: ...
+
+
+class TelecineOfIt(Qwen2VLVideoBackend): ...
+
+
+def test_options_are_taken_out_of_what_is_given():
+    given = {"device": "cpu", "timeout_sec": 5, "fps": 2, "fit": None}
+    options = DecodeOptions.take_from(given)
+    assert (options.timeout_sec, options.fit, given) == (5, None, {"fps": 2})
+
+
+def test_what_costs_gpu_memory_goes_by_names_that_vllm_keeps_from_requests():
+    assert set(STARTUP_ONLY) < set(defaults())
+    assert set(defaults()) - set(STARTUP_ONLY) == {"timeout_sec", "size", "fit", "max_pixels"}
+
+
+def test_the_device_comes_from_the_environment_where_nobody_says(monkeypatch):
+    assert defaults()["device"] == "cpu"
+    monkeypatch.setenv("TELECINE_DEVICE", "cuda:1")
+    assert DecodeOptions.take_from({}).on_gpu
+    assert not DecodeOptions.take_from({"device": "cpu"}).on_gpu
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"pool_size": 0},
+        {"pool_size": True},
+        {"hw_decoders": "2"},
+        {"timeout_sec": 0},
+        {"timeout_sec": float("nan")},
+        {"max_pixels": 1.5},
+        {"max_width": 1920},
+        {"fit": "gemini"},
+        {"size": [4, 4], "fit": "qwen3_vl"},
+        {"size": 224, "max_pixels": 100},
+    ],
+    ids=str,
+)
+def test_wrong_values_are_value_errors_that_name_the_option(wrong):
+    with pytest.raises(OptionsError, match=next(iter(wrong))) as caught:
+        DecodeOptions.take_from(dict(wrong))
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("options", "count", "expected"),
+    [
+        ({}, 8, None),
+        ({"size": [360, 640]}, 8, (360, 640)),
+        ({"size": 224}, 8, 224),
+        ({"max_pixels": 1920 * 1080}, 8, None),
+        ({"max_pixels": 480_000}, 8, Fit(max_pixels=480_000)),
+        ({"fit": "qwen3_vl"}, 26, (736, 1280)),
+        ({"fit": "qwen3_vl", "max_pixels": 8_000_000}, 26, (416, 736)),
+        ({"fit": "auto"}, 8, None),
+        ({"fit": "qwen"}, 26, (736, 1280)),
+    ],
+    ids=str,
+)
+def test_the_size_of_the_frames(options, count, expected):
+    assert DecodeOptions.take_from(dict(options)).frame_size(object, count, HD) == expected
+
+
+def test_the_models_own_rule_follows_the_sampling_class():
+    for fit in ("auto", "qwen"):
+        assert DecodeOptions(fit=fit).frame_size(TelecineOfIt, 26, HD) == (1092, 1932)
+
+
+def test_larger_videos_than_the_decoders_are_made_for_are_refused_either_way_up():
+    options = DecodeOptions(max_width=1080, max_height=1920)
+    options.check_source(HD)
+    with pytest.raises(LimitError, match="1920x1088; max_width and max_height allow 1080x1920"):
+        options.check_source(SimpleNamespace(width=1920, height=1088))
+
+
+@pytest.mark.parametrize(
+    ("video", "loader", "expected"),
+    [
+        ({"backend": "telecine", "device": "cuda"}, "opencv", True),
+        ({"video_backend": "telecine", "device": "cuda:1"}, "opencv", True),
+        ({"device": "cuda"}, "telecine", True),
+        ({"backend": "telecine"}, "opencv", False),
+        ({"backend": "torchcodec", "device": "cuda"}, "opencv", False),
+        ({"video_backend": "qwen3_vl", "device": "cuda"}, "telecine", False),
+    ],
+    ids=str,
+)
+def test_gpu_memory_is_needed_only_with_the_device_cuda(video, loader, expected):
+    assert configured_for_gpu(video, loader) is expected
+
+
+def test_without_vllm_the_doctor_says_so(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    monkeypatch.setitem(sys.modules, "vllm.multimodal.video", None)
+    monkeypatch.setattr(plugin, "_state", {})
+    assert main(["doctor", "--vllm"]) == 5
+    assert "vllm.multimodal.video cannot be imported" in capsys.readouterr().out
