@@ -212,16 +212,16 @@ def mixed() -> dict[str, Any]:
         ("no pause", "long", 0.0),
     ):
         alone, beside, progress = [], [], []
-        for _ in range(3):  # in turns, for the machine's other work
+        for _ in range(2):  # in turns, for the machine's other work
             with Pool() as pool:
                 stream(pool, pause, 1)
-                alone += stream(pool, pause, 6)
+                alone += stream(pool, pause, 5)
                 future = pool.submit(long, num_frames=768, size=224, caller=caller)
-                time.sleep(4)
+                time.sleep(3)
                 (job,) = pool._crew.jobs
                 held = job.claim.held
-                beside += stream(pool, pause, 10)
-                progress.append((job.claim.held - held) / 10)
+                beside += stream(pool, pause, 8)
+                progress.append((job.claim.held - held) / 8)
                 assert not future.done(), "the long clip is too short for this machine"
                 future.cancel()
         found[name] = {
