@@ -5,7 +5,8 @@
 For each clip: clips and source frames a second from many Python threads, the processor cores that takes, GPU
 memory, one clip alone, the first clip of a new process, the copy to the host against a plain pinned copy, and what the
 chip gives when everything is decoded and nothing kept, by the engine and by a bare loop (raw_limit.cpp). Peers run
-where they are installed: PyNvVideoCodec's SimpleDecoder, DeepStream's pool, TorchCodec on CUDA.
+where they are installed, each in processes of its own: PyNvVideoCodec's SimpleDecoder, DeepStream's pool, TorchCodec on
+CUDA, as their own users use them and through telecine's adapters.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from nvdec_peers import PEERS, NotInstalled
+from nvdec_peers import PEERS, NotInstalled, Stack
 
 import telecine
 from telecine.demux import Demuxer
@@ -41,6 +43,14 @@ WANTED = 8
 WITHIN = 3
 """Per channel, against the CPU backend: the contract's rule for a GPU."""
 
+HOW: dict[str, list[dict[str, Any] | None]] = {
+    "pynvvideocodec": [None, {}, {"hw_decoders": 16}],
+    "deepstream": [None, {}, {"pool_size": 16}],
+    "torchcodec": [None, {}],
+}
+"""How each peer is used: alone (None), and through its adapter with these options. Alone, as many decoders are made as
+there are threads, 16 at most."""
+
 Work = Callable[[], Any]
 
 
@@ -51,15 +61,20 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--flat", type=int, default=1000, help="clips after which GPU memory must not have grown")
     parser.add_argument("--peers", default=",".join(PEERS), help="which to time; empty for none")
+    parser.add_argument("--only-peers", action="store_true", help="time nothing but the peers")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.worker:
+        print(json.dumps(work_of_peer(options.clips[0], json.loads(options.worker), options)))
+        return 0
     results: dict[str, Any] = {"machine": machine(), "clips": []}
     for clip in options.clips:
         results["clips"].append(bench(clip, options))
         if options.out:
             options.out.write_text(json.dumps(results, indent=1) + "\n")
     print(json.dumps(results, indent=1))
-    return 0 if all(clip["frames_equal_cpu"] for clip in results["clips"]) else 1
+    return 0 if all(clip.get("frames_equal_cpu", True) for clip in results["clips"]) else 1
 
 
 def bench(clip: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -68,7 +83,16 @@ def bench(clip: Path, options: argparse.Namespace) -> dict[str, Any]:
     reference = telecine.load(data, num_frames=WANTED)
     row: dict[str, Any] = {"clip": clip.name, "codec": reference.info.codec, "frames": reference.info.num_frames}
     row |= {"width": reference.info.width, "height": reference.info.height, "wanted": WANTED}
-    row["cold_seconds"] = cold_start(clip)
+    if not options.only_peers:
+        row |= bench_telecine(clip, data, reference, options)
+    names = [name for name in options.peers.split(",") if name]
+    row["peers"] = {name: [peer(clip, name, how, options) for how in HOW[name]] for name in names}
+    return row
+
+
+def bench_telecine(clip: Path, data: bytes, reference: telecine.Frames, options: argparse.Namespace) -> dict[str, Any]:
+    """The NVDEC engine's own numbers."""
+    row: dict[str, Any] = {"cold_seconds": cold_start(clip)}
 
     def load(**more: Any) -> telecine.Frames:
         return telecine.load(data, num_frames=WANTED, backend="nvdec", device="cuda", **more)
@@ -80,13 +104,10 @@ def bench(clip: Path, options: argparse.Namespace) -> dict[str, Any]:
     throughput(load, options.threads, 1.0)  # every engine has its sessions now
     row["alone_seconds"] = alone(load)
     row["telecine"] = throughput(load, options.threads, options.seconds)
-    row["telecine"]["source_frames_per_second"] = row["telecine"]["clips_per_second"] * row["frames"]
+    row["telecine"]["source_frames_per_second"] = row["telecine"]["clips_per_second"] * reference.info.num_frames
     row["memory_flat"] = flat(load, options.threads, options.flat)
     row["to_host"] = to_host(load)
     row["everything"] = everything(clip, options)
-    row["peers"] = {}
-    for name in filter(None, options.peers.split(",")):
-        row["peers"][name] = peer(name, data, reference, options)
     return row
 
 
@@ -252,21 +273,57 @@ def cold_start(clip: Path) -> float:
     )
 
 
-def peer(name: str, data: bytes, reference: telecine.Frames, options: argparse.Namespace) -> dict[str, Any]:
-    """A peer's frames against ours, then its times."""
+def peer(clip: Path, name: str, how: dict[str, Any] | None, options: argparse.Namespace) -> dict[str, Any]:
+    """A peer in a new process: its frames against the CPU's, then its times.
+
+    Args:
+        clip: a video.
+        name: of the peer.
+        how: None is the library alone; options of the adapter otherwise.
+        options: of the command line.
+    """
+    command = [sys.executable, __file__, str(clip), "--worker", json.dumps({"name": name, "how": how})]
+    command += ["--threads", str(options.threads), "--seconds", str(options.seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    row = {"version": version_of(name), "how": "alone" if how is None else {"adapter": how}}
+    if done.returncode:
+        return row | {"failed": done.stderr.strip().splitlines()[-1:]}
+    return row | dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def work_of_peer(clip: Path, wanted: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """What the process of a peer does."""
+    data = clip.read_bytes()
+    reference = telecine.load(data, num_frames=WANTED)
+    indices = reference.indices.tolist()
     try:
-        make, installed = PEERS[name], version_of(name)
-        with make(data, reference.indices.tolist(), options.threads) as work:
+        with plain_or_adapter(wanted, data, indices, options.threads) as work:
             frames = work()
             close = [psnr(ours, theirs) for ours, theirs in zip(reference.data, frames, strict=False)]
-            row: dict[str, Any] = {"version": installed, "frames": len(frames), "worst_psnr": min(close, default=0.0)}
+            row: dict[str, Any] = {"frames": len(frames), "worst_psnr": min(close, default=0.0)}
             throughput(work, options.threads, 2.0)
             row["alone_seconds"] = alone(work, 7)
             return row | throughput(work, options.threads, options.seconds)
     except NotInstalled as error:
         return {"not_installed": str(error)}
-    except Exception as error:
-        return {"failed": f"{type(error).__name__}: {error}"}
+
+
+@contextmanager
+def plain_or_adapter(wanted: dict[str, Any], data: bytes, indices: list[int], threads: int) -> Iterator[Work]:
+    """What decodes the clip once, with one library, used as its documentation shows or through telecine."""
+    name, how = wanted["name"], wanted["how"]
+    if how is None:
+        with PEERS[name](data, indices, threads) as work:
+            yield work
+        return
+    status = {status.name: status for status in telecine.backends()}[name]
+    if not status.usable:
+        raise NotInstalled(str(status.reason))
+
+    def adapter() -> Stack:
+        return Stack(telecine.load(data, indices=indices, backend=name, device="cuda", errors="strict", **how).data)
+
+    yield adapter
 
 
 def psnr(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-__all__ = ["PEERS", "NotInstalled"]
+__all__ = ["PEERS", "NotInstalled", "Stack"]
 
 Decode = Callable[[], Any]
 

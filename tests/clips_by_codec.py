@@ -10,7 +10,7 @@ from typing import Any
 
 import byte_edits
 from clip import declare
-from recipes import derive, edit, encode
+from recipes import derive, edit, encode, field_coded
 
 __all__ = ["GOP", "VPX", "X264", "X265", "X265_BASE", "x264", "x265"]
 
@@ -36,6 +36,9 @@ x264("h264_all_intra.mp4", "keyint=1", "all_intra")
 x264("h264_slices.mp4", f"{_B3}:slices=4", "bframes")
 x264("h264_many_refs.mp4", f"{GOP}:bframes=3:ref=8:weightp=2", "bframes")
 x264("h264_mbaff.mp4", f"{_B3}:tff=1", "bframes interlaced")
+declare("h264_paff.h264", "raw no_count interlaced", field_coded(36), codec="h264", start=None)
+declare("h264_paff.mp4", "core interlaced", field_coded(36), codec="h264")
+declare("h264_paff.ts", "no_count interlaced", derive("-i {h264_paff.mp4} -c copy"), start=1.4)
 x264("h264_baseline.mp4", GOP, more="-profile:v baseline")
 x264("h264_keyint4.mp4", "keyint=4:min-keyint=4:scenecut=0:b-adapt=0:bframes=2", "bframes")
 x264("h264_uneven_keys.mp4", "keyint=250:scenecut=0:bframes=2", more="-force_key_frames 0.2,0.5,1.7")

@@ -1,14 +1,16 @@
 """Stand-ins for the libraries that need an NVIDIA GPU: the same interface, with FFmpeg doing the work.
 
-They were written from the Python sources in the wheels of PyNvVideoCodec 2.0.4 and 2.2.4 and of
-nvidia-deepstream-videodecode-cu13 9.0.2, and they have the faults of those libraries where an adapter has to cope.
+They were written from the wheels of PyNvVideoCodec 2.0.4 and 2.2.4 and of nvidia-deepstream-videodecode-cu13 9.0.2,
+and they have the faults of those libraries where an adapter has to cope.
 """
 
 from __future__ import annotations
 
+import ctypes
+import heapq
 import threading
 import types
-import warnings
+import weakref
 from collections.abc import Iterator
 from enum import Enum
 from typing import Any
@@ -21,7 +23,7 @@ from clips import read_number
 from telecine.convert import Converter
 from telecine.pixels import Geometry
 
-__all__ = ["FakeDeepStream", "Tensor", "fake_pynvvideocodec", "fake_torch", "install"]
+__all__ = ["FakeDeepStream", "FakePyNvVideoCodec", "Tensor", "fake_torch", "install"]
 
 
 def install(monkeypatch: pytest.MonkeyPatch, **modules: Any) -> None:
@@ -66,27 +68,31 @@ class _Format(Enum):
     NV16 = 4
 
 
-class _Frame:
-    """A decoded frame in host memory."""
+class PyNvVCException(Exception):
+    """Of the library; nothing but Exception is above it."""
 
-    def __init__(self, picture: Any) -> None:
-        self._pts = picture.pts
+
+class _Frame:
+    """A decoded frame in host memory, which is the decoder's."""
+
+    def __init__(self, picture: Any, pts: int) -> None:
+        self._pts = pts
         planes = [
             np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, plane.line_size)
             for plane in picture.planes
         ]
         name = picture.format.name
         width, height = picture.width, picture.height
-        if name == "yuv444p":
+        if name in ("yuv444p", "gbrp"):
             self.format = _Format.YUV444
-            self._data = np.concatenate([plane[:, :width] for plane in planes])
+            self.data = np.concatenate([plane[:, :width] for plane in planes])
         elif name.startswith("yuv420p10"):
             self.format = _Format.P016
             words = [plane.view("<u2") << 6 for plane in planes]
-            self._data = self._joined(words, width, height)
+            self.data = self._joined(words, width, height)
         else:
             self.format = _Format.NV16 if name.startswith("yuv422p") else _Format.NV12
-            self._data = self._joined(planes, width, height)
+            self.data = self._joined(planes, width, height)
 
     @staticmethod
     def _joined(planes: list[Any], width: int, height: int) -> Any:
@@ -96,51 +102,149 @@ class _Frame:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (*self._data.shape, 1)
+        return (*self.data.shape, 1)
 
     def getPTS(self) -> int:
-        return int(self._pts)
+        return self._pts
 
     def GetPtrToPlane(self, plane: int) -> int:
-        return int(self._data.ctypes.data)
+        return int(self.data.ctypes.data)
 
 
-def fake_pynvvideocodec(version: str = "2.0.4") -> Any:
-    """PyNvVideoCodec of a version. ``made`` are its decoders, with the arguments that they were made with."""
-    module: Any = types.ModuleType("PyNvVideoCodec")
-    module.__version__ = version
-    module.OutputColorType = Enum("OutputColorType", "NATIVE RGB RGBP")
-    module.made = []
+class _PacketData:
+    """A packet: its bytes are at an address, and whoever made it keeps them there until it is decoded."""
 
-    class SimpleDecoder:
-        def __init__(self, enc_file_path: Any, gpu_id: int = 0, **arguments: Any) -> None:
-            if not isinstance(enc_file_path, str):
-                raise TypeError(f"this version takes paths, not {type(enc_file_path).__name__}")
-            module.made.append(arguments | {"path": enc_file_path, "gpu_id": gpu_id})
-            self._pictures = []
-            with av.open(enc_file_path) as file:
-                file.streams.video[0].codec_context.thread_count = 1
-                self._count = file.streams.video[0].frames
-                try:
-                    for packet in file.demux(video=0):
-                        self._pictures += packet.decode()
-                except av.error.FFmpegError as error:
-                    module.failed = error
-            if not self._count:
-                raise Exception("Elementary streams not supported by Simple Decoder. Invalid input stream.")
-            self._pictures.sort(key=lambda picture: picture.pts)
+    __slots__ = ("bsl", "bsl_data", "decode_flag", "dts", "duration", "key", "pos", "pts")
 
-        def __len__(self) -> int:
-            return int(self._count)
+    def __init__(self) -> None:
+        for name in self.__slots__:
+            setattr(self, name, 0)
 
-        def get_batch_frames_by_index(self, indices: list[int]) -> list[_Frame]:
-            if len(set(indices)) < len(indices) or list(indices) != sorted(indices):
-                warnings.warn("Duplicates are not supported and have been removed", stacklevel=2)
-            # by count, as the library does it: what could not be decoded shifts what follows
-            return [_Frame(self._pictures[index]) for index in indices]
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not isinstance(value, int):
+            raise TypeError(f"(): incompatible function arguments: {name} is {value!r}")
+        object.__setattr__(self, name, value)
 
-    module.SimpleDecoder = SimpleDecoder
-    return module
+
+class FakePyNvVideoCodec(types.ModuleType):
+    """PyNvVideoCodec's low-level decoder. ``made`` are the arguments of its decoders, ``alive`` those that exist.
+
+    Like the driver's parser it decodes a picture when the next one begins, takes the time of a frame from its packet,
+    passes over what it cannot read, ends the stream with a packet without bytes, and can begin another one after that.
+    What it gave is overwritten by the next call.
+
+    Args:
+        exchanges: whether it gives frames the times in ascending order, whoever they belong to, as the parser does
+            where it thinks that they are wrong.
+        unsupported: names of codecs that the GPU does not have.
+        fails_at: packets after which a decoder fails; by number of the decoder.
+        drops: numbers on pictures that do not come out.
+    """
+
+    def __init__(
+        self,
+        exchanges: bool = False,
+        unsupported: tuple[str, ...] = (),
+        fails_at: dict[int, int] | None = None,
+        drops: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__("PyNvVideoCodec")
+        self.__version__ = "2.1.1"
+        self.OutputColorType = Enum("OutputColorType", "NATIVE RGB RGBP")
+        self.cudaVideoCodec = Enum("cudaVideoCodec", list(_CODECS))
+        self.PacketData = _PacketData
+        self.PyNvVCException = PyNvVCException
+        self.made: list[dict[str, Any]] = []
+        self.alive: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.most_alive = 0
+        self.exchanges, self.unsupported, self.drops = exchanges, unsupported, drops
+        self.fails_at = fails_at or {}
+
+    def CreateDecoder(self, **arguments: Any) -> Any:
+        assert arguments.keys() <= _ARGUMENTS
+        return _NvDecoder(self, arguments)
+
+
+_ARGUMENTS = {
+    "gpuid", "codec", "cudacontext", "cudastream", "usedevicememory", "maxwidth", "maxheight", "outputColorType",
+}  # fmt: skip
+_CODECS = {
+    "MPEG1": "mpeg1video", "MPEG2": "mpeg2video", "MPEG4": "mpeg4", "VC1": "vc1", "H264": "h264", "HEVC": "hevc",
+    "VP8": "vp8", "VP9": "vp9", "AV1": "libdav1d",
+}  # fmt: skip
+
+
+class _NvDecoder:
+    def __init__(self, library: FakePyNvVideoCodec, arguments: dict[str, Any]) -> None:
+        self._library, self._arguments = library, arguments
+        self._fails_at = library.fails_at.get(len(library.made))
+        library.made.append(arguments)
+        library.alive.add(self)
+        library.most_alive = max(library.most_alive, len(library.alive))
+        self._name = arguments["codec"].name
+        # everything it knows of the stream must come in the packets
+        self._context: Any = av.CodecContext.create(_CODECS[self._name], "r")
+        self._context.thread_count = 1
+        self._context.options = {"strict": "strict"}
+        self._waiting: tuple[int, bytes] | None = None
+        self._given: list[_Frame] = []
+        self._times: list[int] = []
+        self._size: tuple[int, int] | None = None
+        self._packets = 0
+        self._broken = False
+
+    def Decode(self, packet: _PacketData) -> list[_Frame]:
+        for frame in self._given:
+            frame.data.view(np.uint8)[:] = 0xA5
+        self._given = []
+        if self._broken:
+            raise PyNvVCException("the decoder was used after it had failed")
+        if self._name in self._library.unsupported:
+            self._fail("\nHandleVideoSequence : Codec not supported on this GPU at ../src/NvDecoder.cpp:264\n")
+        if self._packets == self._fails_at:
+            self._fail("HandlePictureDecode : m_api.cuvidDecodePicture(m_hDecoder, pPicParams) failed\n at line 7")
+        self._packets += 1
+        pictures = self._parse(self._waiting)
+        self._waiting = None
+        if packet.bsl:
+            self._waiting = packet.pts, ctypes.string_at(packet.bsl_data, packet.bsl)
+        else:
+            pictures += self._decode(None)
+            self._context.flush_buffers()
+        for picture in pictures:
+            self._resize(picture)
+            pts = heapq.heappop(self._times) if self._library.exchanges else picture.pts
+            if not (self._library.drops and read_number(_rgb(picture)) in self._library.drops):
+                self._given.append(_Frame(picture, pts))
+        if not packet.bsl:
+            self._times.clear()
+        return list(self._given)
+
+    def _parse(self, waiting: tuple[int, bytes] | None) -> list[Any]:
+        if waiting is None:
+            return []
+        # FFmpeg looks beyond the end, and PyAV does not see to it that there are zeros
+        packet = av.Packet(memoryview(waiting[1] + bytes(64))[: len(waiting[1])])
+        packet.pts = waiting[0]
+        heapq.heappush(self._times, waiting[0])
+        return self._decode(packet)
+
+    def _decode(self, packet: Any) -> list[Any]:
+        try:
+            return list(self._context.decode(packet))
+        except av.error.FFmpegError:
+            return []
+
+    def _resize(self, picture: Any) -> None:
+        size = picture.width, picture.height
+        self._size = self._size or size
+        room = max(self._size[0], self._arguments["maxwidth"]), max(self._size[1], self._arguments["maxheight"])
+        if size[0] > room[0] or size[1] > room[1]:
+            self._fail("ReconfigureDecoder : Reconfigure Not supported when width/height > maxwidth/maxheight at x:1")
+
+    def _fail(self, message: str) -> None:
+        self._broken = True
+        raise PyNvVCException(message)
 
 
 def _rgb(picture: Any) -> np.ndarray[Any, Any]:

@@ -8,6 +8,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
+import numpy as np
+import numpy.typing as npt
 
 __all__ = ["Bits", "H264Stream", "divx_packed", "mux", "nal_unit"]
 
@@ -128,25 +130,16 @@ class H264Stream:
             field: "top", "bottom", or None for a frame.
             kind: "I", or "P" to repeat the first reference.
         """
-        bits = Bits().ue(0, {"I": 7, "P": 5}[kind], self.number)
-        if self.separate_planes:
-            bits.u(2, 0)
-        bits.u(self.frame_num_bits, frame_num % (1 << self.frame_num_bits))
-        if self.interlaced:
-            bits.u(1, field is not None)
-            if field is not None:
-                bits.u(1, field == "bottom")
-        if idr:
-            bits.ue(value % 2)
-        if self.poc_type == 0:
-            bits.u(8, poc % 256)
-        elif self.poc_type == 1:
-            bits.se(poc_delta)
-        if kind == "P":
-            bits.u(2, 0)
-        if reference:
-            bits.u(2 if idr else 1, 0)
-        bits.se(0)
+        bits = self._slice_header(
+            kind,
+            frame_num=frame_num,
+            poc=poc,
+            poc_delta=poc_delta,
+            reference=reference,
+            idr=idr,
+            idr_number=value % 2,
+            field=field,
+        )
         macroblocks = self.width * self.map_units * (2 if self.interlaced and field is None else 1)
         if kind == "P":
             bits.ue(macroblocks)
@@ -156,6 +149,75 @@ class H264Stream:
                 bits.u(8, 16 + (value + 3 * at + sample % 16) % 200)
             bits.u(8 * 128, int.from_bytes(b"\x80" * 128, "big"))
         return nal_unit(bytes([(2 * reference) << 5 | (5 if idr else 1)]), bits.trailing().bytes())
+
+    def painted(
+        self,
+        planes: Sequence[npt.NDArray[np.uint8]],
+        *,
+        frame_num: int,
+        poc: int,
+        field: str,
+        reference: bool = True,
+        idr: bool = False,
+    ) -> bytes:
+        """A field with the samples of a picture, in PCM macroblocks.
+
+        The top field is intra coded. The bottom field is predicted, and its last row of macroblocks is that of the
+        first field that it may refer to: the bottom field before it, or else its own top field.
+
+        Args:
+            planes: Y, Cb and Cr of the whole frame, 4:2:0.
+            frame_num: and the rest: see :meth:`picture`.
+        """
+        kind = "I" if field == "top" else "P"
+        bits = self._slice_header(kind, frame_num=frame_num, poc=poc, reference=reference, idr=idr, field=field)
+        luma, cb, cr = (plane[int(field == "bottom") :: 2] for plane in planes)
+        rows = self.map_units - (kind == "P")
+        data = bytearray()
+        for at in range(self.width * rows):
+            y, x = divmod(at, self.width)
+            if kind == "P":
+                bits.ue(0)  # mb_skip_run
+            bits.ue(25 if kind == "I" else 30).pad()
+            data += bits.bytes() + luma[16 * y : 16 * y + 16, 16 * x : 16 * x + 16].tobytes()
+            data += b"".join(plane[8 * y : 8 * y + 8, 8 * x : 8 * x + 8].tobytes() for plane in (cb, cr))
+            bits = Bits()  # samples end on a whole byte
+        if kind == "P":
+            bits.ue(self.width)
+        data += bits.trailing().bytes()
+        return nal_unit(bytes([(2 * reference) << 5 | (5 if idr else 1)]), bytes(data))
+
+    def _slice_header(
+        self,
+        kind: str,
+        *,
+        frame_num: int,
+        poc: int,
+        poc_delta: int = 0,
+        reference: bool = True,
+        idr: bool = False,
+        idr_number: int = 0,
+        field: str | None = None,
+    ) -> Bits:
+        bits = Bits().ue(0, {"I": 7, "P": 5}[kind], self.number)
+        if self.separate_planes:
+            bits.u(2, 0)
+        bits.u(self.frame_num_bits, frame_num % (1 << self.frame_num_bits))
+        if self.interlaced:
+            bits.u(1, field is not None)
+            if field is not None:
+                bits.u(1, field == "bottom")
+        if idr:
+            bits.ue(idr_number)
+        if self.poc_type == 0:
+            bits.u(8, poc % 256)
+        elif self.poc_type == 1:
+            bits.se(poc_delta)
+        if kind == "P":
+            bits.u(2, 0)
+        if reference:
+            bits.u(2 if idr else 1, 0)
+        return bits.se(0)
 
 
 def mux(

@@ -7,16 +7,22 @@ import inspect
 import os
 import re
 import shlex
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+from av import VideoFrame
+
 import ffmpeg_cli
+import handmade
 import painting
 
-__all__ = ["Recipe", "cache_folder", "derive", "edit", "encode", "make"]
+__all__ = ["Recipe", "cache_folder", "derive", "edit", "encode", "field_coded", "make"]
 
 _OTHER_CLIP = re.compile(r"\{([^}]+)\}")
 
@@ -105,6 +111,69 @@ def encode(
             "first_number": first,
         },
     )
+
+
+def field_coded(frames: int, gop: int = 12) -> Recipe:
+    """Paint pictures and write H.264 by hand, each field a picture of its own.
+
+    Every third frame is referred to by nothing. A container gets both fields of a frame in one packet.
+
+    Args:
+        frames: how many pictures, of 192x160.
+        gop: frames from one IDR picture to the next.
+    """
+    stream = handmade.H264Stream(width=12, map_units=5)
+
+    def packets() -> Iterator[bytes]:
+        frame_num = 0
+        for number, picture in enumerate(painting.paint_all(range(frames), 192, 160)):
+            planes = _planes(picture)
+            at = number % gop
+            first, reference = at == 0, at % 3 != 2
+            frame_num = 0 if first else frame_num
+            coded = stream.parameter_sets() if first else b""
+            for n, field_name in enumerate(("top", "bottom")):
+                coded += stream.painted(
+                    planes,
+                    frame_num=frame_num,
+                    poc=2 * at + n,
+                    field=field_name,
+                    reference=reference,
+                    idr=first and not n,
+                )
+            frame_num += reference
+            yield coded
+
+    def run(target: Path, needed: dict[str, Path]) -> None:
+        coded = list(packets())
+        if target.suffix == ".h264":
+            target.write_bytes(b"".join(coded))
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            raw = Path(folder) / "raw.h264"
+            raw.write_bytes(b"".join(coded))
+            handmade.mux(target, coded, raw, 25, set(range(0, frames, gop)), range(frames))
+
+    return Recipe(
+        f"field_coded({frames}, {gop})",
+        (),
+        run,
+        "".join(map(inspect.getsource, (painting, handmade, field_coded, _planes))),
+        {"width": 192, "height": 160, "num_frames": frames, "fps": Fraction(25), "first_number": 0},
+    )
+
+
+def _planes(picture: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.uint8]]:
+    """BT.601 of limited range, 4:2:0, the fields apart: chroma of a field is the mean of that field's own lines."""
+    frame = VideoFrame.from_ndarray(picture, "rgb24").reformat(format="yuv444p")
+    luma, *chroma = (np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, -1) for plane in frame.planes)
+    height, width = picture.shape[:2]
+    halves = []
+    for plane in chroma:
+        # rows 0 and 2 of four make the first line of the upper field, rows 1 and 3 that of the lower one
+        blocks = plane[:, :width].reshape(height // 4, 2, 2, width // 2, 2).astype(np.uint16)
+        halves.append((blocks.mean((1, 4)) + 0.5).astype(np.uint8).reshape(height // 2, width // 2))
+    return [luma[:, :width], *halves]
 
 
 def derive(arguments: str, *, to_pipe: bool = False) -> Recipe:

@@ -1,85 +1,28 @@
-"""Many requests at once: each gets its own frames or its own error, in bounded time, whatever the others do."""
+"""Many requests at once: each gets its own frames or its own error, within the cores, memory and queue there are."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import ctypes
-import functools
-import gc
 import io
 import os
-import subprocess
-import sys
-import textwrap
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from clips import CLIPS
 from fake_backends import Gate, fakes, steps
-from telecine import DeadlineError, DecodeError, LimitError, NoVideoError, OptionsError, Pool, SourceError
-from telecine.errors import Cancelled, TelecineError
-from telecine.limits import Deadline
+from pool_cases import MB, best_of_five, gate, is_idle, is_right, path, pool, until
+from telecine import DecodeError, LimitError, NoVideoError, OptionsError, Pool, SourceError
+from telecine.errors import TelecineError
 from telecine.load import load
+from telecine.metrics import METRICS
 
-__all__ = ["fakes"]
+__all__ = ["fakes", "gate", "path", "pool"]
 
-MB = 1 << 20
 pytestmark = [pytest.mark.usefixtures("fakes"), pytest.mark.timeout(60)]
-
-
-@pytest.fixture
-def path():
-    return CLIPS["base.mp4"].path()
-
-
-@pytest.fixture
-def pool():
-    with Pool(threads=2) as made:
-        yield made
-        made.close(cancel=True)
-
-
-@pytest.fixture
-def gate():
-    made = Gate()
-    yield made
-    made.open()
-
-
-def until(condition, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come true in time"
-        time.sleep(0.002)
-
-
-def best_of_five(test):
-    """For what is about delays: a busy machine adds its own, and the least of some is the pool's."""
-
-    @functools.wraps(test)
-    def patient(*arguments, **fixtures):
-        for attempt in range(5):
-            try:
-                return test(*arguments, **fixtures)
-            except AssertionError:
-                if attempt == 4:
-                    raise
-
-    return patient
-
-
-def is_idle(pool):
-    status = pool.status()
-    return (status.queued, status.running, status.memory_leased, status.vram_leased) == (0, 0, 0, 0)
-
-
-def is_right(frames, indices):
-    return frames.indices.tolist() == indices and frames.data[:, 0, 0, 0].tolist() == indices
 
 
 # what it gives
@@ -124,6 +67,85 @@ def test_errors_are_those_of_load(pool):
         pool.submit(b"x", timeout=-1)
     with pytest.raises(OptionsError, match="backend is"):
         pool.load(b"x", backend="nothing")
+    assert is_idle(pool)
+
+
+def ask(pool, way, source, **options):
+    """The same request in each of the three ways."""
+    if way == "load":
+        return pool.load(source, **options)
+    if way == "submit":
+        return pool.submit(source, **options).result(30)
+    return asyncio.run(pool.aload(source, **options))
+
+
+in_every_way = pytest.mark.parametrize("way", ["load", "submit", "aload"])
+
+
+@in_every_way
+@pytest.mark.parametrize(
+    ("clip", "options", "kind"),
+    [
+        (b"\x00\x01" * 500, {}, SourceError),
+        (b"<html>no</html>", {}, SourceError),
+        (b"", {}, SourceError),
+        (7, {}, OptionsError),
+        ("audio.mp4", {}, NoVideoError),
+        ("noise_disposable.mp4", {"indices": [14]}, DecodeError),
+        ("noise_disposable.mp4", {"indices": [14, 3], "errors": "strict"}, DecodeError),
+        ("base.mp4", {"indices": [10**6]}, OptionsError),
+        ("base.mp4", {"num_frames": 0}, OptionsError),
+        ("base.mp4", {"size": (10**5, 10**5)}, LimitError),
+    ],
+    ids=str,
+)
+def test_bad_input_is_the_same_value_error_as_without_a_pool(pool, way, clip, options, kind):
+    """Serving engines turn a ValueError into an HTTP 400."""
+    source = CLIPS[clip].path() if isinstance(clip, str) else clip
+    with pytest.raises(kind) as alone:
+        load(source, **options)
+    with pytest.raises(kind) as failure:
+        ask(pool, way, source, **options)
+    assert type(failure.value) is type(alone.value) and isinstance(failure.value, ValueError)
+    assert str(failure.value) == str(alone.value)
+    assert is_idle(pool)
+
+
+@in_every_way
+@pytest.mark.parametrize("raised", [SourceError, NoVideoError, DecodeError, LimitError, OptionsError])
+def test_errors_of_the_tree_come_out_of_a_backend_as_they_are(pool, path, way, raised):
+    error = raised("said by the backend")
+
+    def fail(request):
+        raise error
+
+    with pytest.raises(raised) as failure:
+        ask(pool, way, path, backend="fake", do=fail)
+    assert failure.value is error
+
+
+@in_every_way
+@pytest.mark.parametrize("raised", [ValueError, OSError, IndexError])
+def test_errors_of_others_become_one_of_the_tree_that_is_not_the_callers_fault(pool, path, way, raised):
+    def fail(request):
+        raise raised("quotes the input")
+
+    with pytest.raises(TelecineError, match=f"fake with {raised.__name__}") as failure:
+        ask(pool, way, path, backend="fake", do=fail)
+    assert not isinstance(failure.value, ValueError)
+    assert "quotes" not in str(failure.value)
+
+
+@in_every_way
+def test_a_backend_that_cannot_even_be_made_is_an_error_of_the_tree(pool, path, way):
+    with pytest.raises(TelecineError, match="unmakeable with RuntimeError"):
+        ask(pool, way, path, backend="unmakeable")
+    assert is_idle(pool)
+
+
+def test_a_caller_that_cannot_be_told_apart_is_refused(pool, path):
+    with pytest.raises(OptionsError, match="caller is a list"):
+        pool.submit(path, caller=["name"])
     assert is_idle(pool)
 
 
@@ -264,6 +286,14 @@ def test_the_event_loop_answers_while_backends_block(pool, path):
     assert stalled < 0.25
 
 
+def test_metrics_are_set_up_by_the_threads_of_the_pool_not_by_the_event_loop(pool, path, monkeypatch):
+    """prometheus-client is imported then."""
+    by = []
+    monkeypatch.setattr(METRICS, "export", lambda: by.append(threading.current_thread()))
+    asyncio.run(pool.aload(path, num_frames=1))
+    assert by and threading.current_thread() not in by
+
+
 @best_of_five
 def test_cancelling_a_task_stops_the_decode_and_frees_its_lease(pool, path):
     gate = Gate()
@@ -328,9 +358,57 @@ def test_a_count_of_threads_that_is_given_is_kept_and_charged(path):
         assert seen[0].cores == 3 and seen[0].options["threads"] == 3
 
 
+def test_a_crowd_starts_no_more_decoder_threads_than_there_are_cores():
+    """One decoder for each core with one thread; the pool's own threads come on top."""
+
+    def threads():
+        return len(os.listdir("/proc/self/task"))
+
+    most, before = 0, threads()
+    with Pool(threads=2, cache=0) as pool:
+        futures = [pool.submit(CLIPS["base.mp4"].path(), num_frames=60, size=128) for _ in range(32)]
+        while not all(future.done() for future in futures):
+            most = max(most, threads())
+            time.sleep(0.001)
+        assert all(len(future.result()) == 60 for future in futures)
+    # the watch and some that work; beside them four decoder threads, while a request is alone. Sixteen at a time would
+    # have sixty-four
+    assert most - before <= 12
+
+
+@best_of_five
+def test_equals_are_done_one_after_the_other_also_before_anything_is_known_of_them(path):
+    """They take far longer than their few bytes let one expect."""
+    order = []
+
+    def work(i):
+        def do(request):
+            order.append(i)
+            steps(100, 0.004)(request)
+            order.append(i)
+
+        return do
+
+    with Pool(threads=1) as pool:
+        concurrent.futures.wait([pool.submit(path, num_frames=1, backend="fake", do=work(i)) for i in range(4)])
+    assert order == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+@best_of_five
+def test_threads_are_used_again(path):
+    with Pool(threads=1) as pool:
+        started = []
+        start = pool._crew._start
+        pool._crew._start = lambda target: started.append(target) or start(target)
+        for _ in range(50):
+            pool.load(path, num_frames=1, backend="fake")
+        assert len(started) <= 4
+
+
 @best_of_five
 def test_a_long_request_pauses_for_short_ones_and_still_gets_on(path):
     with Pool(threads=2) as pool:
+        pool.load(path, num_frames=1, backend="fake", do=steps(10, 0.005))  # so that it knows what to expect
         long = pool.submit(path, indices=[7], backend="fake", do=steps(300, 0.005))
         time.sleep(0.6)
         waits = []
@@ -415,175 +493,6 @@ def test_gpu_memory_has_a_budget_of_its_own_and_its_decodes_hold_no_core(path, g
         assert is_idle(pool)
 
 
-# deadlines
-
-
-@best_of_five
-def test_the_timeout_counts_the_queue(path):
-    gate, pool = Gate(), Pool(threads=1)
-    blockers = [pool.submit(path, indices=[1], backend="fake", do=gate) for _ in range(2)]
-    started = time.monotonic()
-    with pytest.raises(DeadlineError, match="queue"):
-        pool.load(path, timeout=0.2)
-    taken = time.monotonic() - started
-    gate.open()
-    assert all(is_right(future.result(), [1]) for future in blockers)
-    pool.close()
-    assert 0.19 < taken < 0.7
-
-
-@best_of_five
-def test_the_timeout_is_checked_while_decoding(path):
-    pool, gate = Pool(threads=1), Gate()
-    pool.load(path, num_frames=1)
-    started = time.monotonic()
-    with pytest.raises(DeadlineError, match="decoding"):
-        pool.load(path, backend="fake", do=gate, timeout=0.2)
-    taken = time.monotonic() - started
-    pool.close()
-    assert taken < 0.6 and pool.status().written_off == 0
-
-
-@best_of_five
-def test_a_backend_that_hangs_fails_within_a_second_and_its_thread_is_replaced(path):
-    gate = Gate()
-    with Pool(threads=1, workers=1) as pool:
-        hung = pool.submit(path, backend="fake", do=gate.block, timeout=0.2)
-        others = [pool.submit(path, indices=[i], backend="fake") for i in range(3)]
-        started = time.monotonic()
-        with pytest.raises(DeadlineError, match="fake did not return"):
-            hung.result()
-        taken = time.monotonic() - started
-        assert all(is_right(future.result(20), [i]) for i, future in enumerate(others))
-        status = pool.status()
-        assert (status.written_off, status.stuck) == (1, 1)
-        assert status.memory_leased > 0  # nobody knows when it comes back
-        gate.open()
-        until(lambda: pool.status().stuck == 0 and is_idle(pool))
-        assert pool.status().written_off == 1
-    assert taken < 1.2
-
-
-def test_memory_that_hung_threads_hold_is_not_given_out_twice(path, gate):
-    with Pool(threads=1, memory=200 * MB) as pool:
-        budget = pool._crew.means.memory
-        with pytest.raises(DeadlineError):
-            pool.load(path, backend="costly", host=budget * 3 // 4, do=gate.block, timeout=0.1)
-        with pytest.raises(LimitError, match="threads that hang"):
-            pool.load(path, backend="costly", host=budget // 2)
-        assert is_right(pool.load(path, indices=[1], backend="costly", host=budget // 5), [1])
-
-
-def test_a_callers_own_deadline_watches_and_cancels(pool, path):
-    seen = []
-    deadline = Deadline(20, lambda doing, done, total: seen.append(doing))
-    pool.load(path, num_frames=2, timeout=deadline)
-    assert "decoding" in seen
-    deadline.cancel()
-    with pytest.raises(Cancelled):
-        pool.load(path, timeout=deadline)
-
-
-# cancellation at every stage
-
-
-class SlowFile(io.RawIOBase):
-    """A file object that gives a byte now and then."""
-
-    def __init__(self):
-        self.reading = threading.Event()
-
-    def readable(self):
-        return True
-
-    def read(self, count=-1):
-        self.reading.set()
-        time.sleep(0.01)
-        return b"\x00"
-
-
-def test_cancelled_in_the_queue(pool, path, gate):
-    blockers = [pool.submit(path, indices=[1], backend="fake", do=gate) for _ in range(2)]
-    queued = pool.submit(path)
-    assert queued.cancel() and queued.cancelled()
-    status = pool.status()
-    assert status.queued + status.running == 2
-    gate.open()
-    assert all(is_right(future.result(), [1]) for future in blockers)
-
-
-def test_cancelled_while_fetching(pool, path):
-    file = SlowFile()
-    future = pool.submit(file)
-    assert file.reading.wait(20)
-    future.cancel()
-    until(lambda: is_idle(pool))
-    assert len(pool.load(path, num_frames=1)) == 1
-
-
-def test_cancelled_while_waiting_for_memory(pool, path, gate):
-    budget = pool._crew.means.memory
-    first = pool.submit(path, indices=[1], backend="costly", host=budget, do=gate)
-    gate.wait_for(1)
-    second = pool.submit(path, backend="costly", host=budget)
-    until(lambda: pool._crew.memory.waiting == 1)
-    second.cancel()
-    until(lambda: pool._crew.memory.waiting == 0)
-    gate.open()
-    assert is_right(first.result(), [1])
-
-
-def test_cancelled_while_paused(path):
-    with Pool(threads=1) as pool:
-        long = pool.submit(path, backend="fake", do=steps(1000, 0.005))
-        time.sleep(0.5)
-        short = pool.submit(path, indices=[1], backend="fake", do=steps(20, 0.01))
-        until(lambda: short.done() or pool._crew._turns._waiting)
-        long.cancel()
-        assert is_right(short.result(20), [1])
-        until(lambda: is_idle(pool))
-
-
-@best_of_five
-def test_cancelled_while_decoding_frees_all_within_a_tenth_of_a_second(pool, path):
-    gate = Gate()
-    future = pool.submit(path, backend="fake", do=gate)
-    gate.wait_for(1)
-    started = time.monotonic()
-    assert future.cancel()
-    with pytest.raises(concurrent.futures.CancelledError):
-        future.result()
-    until(lambda: is_idle(pool))
-    assert time.monotonic() - started < 0.1
-    assert pool.load(path, indices=[0], backend="fake").indices.tolist() == [0]
-
-
-def test_a_real_decode_is_cancelled_between_packets(pool):
-    clip = CLIPS["base.mp4"].path()
-    future = pool.submit(clip, indices=[i % 60 for i in range(3000)], size=(720, 1280))
-    until(lambda: pool.status().memory_leased or future.done())
-    future.cancel()
-    until(lambda: is_idle(pool))
-
-
-def test_cancelled_although_the_backend_never_looks(pool, path, gate):
-    futures = [pool.submit(path, backend="fake", do=gate.block) for _ in range(2)]
-    gate.wait_for(2)
-    for future in futures:
-        future.cancel()
-    with pytest.raises(concurrent.futures.CancelledError):
-        futures[0].result(0.1)
-    assert is_right(pool.load(path, indices=[2], backend="fake", timeout=30), [2])
-    assert pool.status().stuck == 2
-
-
-def test_a_finished_request_cannot_be_cancelled(pool, path):
-    future = pool.submit(path, num_frames=1)
-    concurrent.futures.wait([future])
-    assert not future.cancel()
-    assert len(future.result()) == 1
-
-
 # the queue
 
 
@@ -600,220 +509,53 @@ def test_a_full_queue_refuses_clearly_and_recovers(path, gate):
         assert len(pool.load(path, num_frames=1)) == 1
 
 
-# faults
-
-
-@pytest.mark.parametrize("fault", [SystemExit, KeyboardInterrupt, GeneratorExit, RecursionError, KeyError])
-def test_whatever_a_backend_raises_ends_its_request_only(pool, path, fault):
-    def fail(request):
-        raise fault("secret bytes of the input")
-
-    others = [pool.submit(path, indices=[i], backend="fake", do=steps(5, 0.005)) for i in range(4)]
-    for _ in range(4):
-        with pytest.raises(TelecineError, match=f"fake with {fault.__name__}") as failure:
-            pool.load(path, backend="fake", do=fail)
-        assert "secret" not in str(failure.value)
-    assert all(is_right(future.result(), [i]) for i, future in enumerate(others))
-    assert is_idle(pool)
-
-
-def test_memory_that_runs_out_is_a_limit(pool, path):
-    def fail(request):
-        raise MemoryError
-
-    with pytest.raises(LimitError, match="not enough memory"):
-        pool.load(path, backend="fake", do=fail)
-    assert is_idle(pool) and is_right(pool.load(path, indices=[1], backend="fake"), [1])
-
-
-@pytest.mark.parametrize("backend", ["missing", "unmakeable", "cost_raises"])
-def test_a_backend_broken_before_it_decodes(pool, path, backend):
-    for _ in range(3):
-        with pytest.raises(TelecineError, match=backend):
-            pool.load(path, backend=backend)
-    assert is_idle(pool) and is_right(pool.load(path, indices=[1], backend="fake"), [1])
-
-
-@pytest.mark.parametrize("answer", [7, object()])
-def test_a_backend_that_gives_nonsense(pool, path, answer):
-    with pytest.raises(TelecineError, match="fake"):
-        pool.load(path, backend="fake", do=lambda request: answer)
-    assert is_idle(pool)
-
-
-def test_a_gpu_lease_that_fails(path):
-    def refuse(nbytes, device):
-        raise ValueError("no room")
-
-    with Pool(threads=1, lease_vram=refuse) as pool:
-        with pytest.raises(TelecineError, match="ValueError"):
-            pool.load(path, backend="costly", device="cuda", gpu=1)
-        assert is_idle(pool) and is_right(pool.load(path, indices=[1], backend="fake"), [1])
-
-
-def test_a_thread_that_is_killed_takes_only_its_own_request_along(path, gate):
+def test_a_crowd_does_not_keep_another_caller_waiting(path, gate):
     with Pool(threads=1) as pool:
-        victim = pool.submit(path, backend="fake", do=gate)
-        others = [pool.submit(path, indices=[i], backend="fake") for i in range(3)]
+        ended = []
+        first = pool.submit(path, backend="fake", do=gate, caller="crowd")
         gate.wait_for(1)
-        (thread,) = pool._crew.threads
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
-        with pytest.raises(TelecineError, match="SystemExit"):
-            victim.result(20)
-        assert all(is_right(future.result(20), [i]) for i, future in enumerate(others))
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_idle_thread_that_is_killed_is_replaced(path):
-    with Pool(threads=1) as pool:
-        pool.load(path, num_frames=1, backend="fake")
-        (thread,) = pool._crew.threads
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
-        for i in range(5):
-            assert is_right(pool.load(path, indices=[i], backend="fake", timeout=30), [i])
-
-
-def test_a_result_is_freed_as_soon_as_its_owner_drops_it(pool, path):
-    import weakref
-
-    gc.collect()
-    gc.disable()
-    try:
-        frames = pool.load(path, num_frames=4)
-        gone = weakref.ref(frames.data)
-        del frames
-        until(lambda: gone() is None, 2)
-    finally:
-        gc.enable()
-
-
-def test_an_error_does_not_keep_the_decode_alive(pool, path):
-    import weakref
-
-    kept = []
-
-    def fail(request):
-        output = np.empty(1000, np.uint8)
-        kept.append(weakref.ref(output))
-        raise DecodeError("damaged")
-
-    future = pool.submit(path, backend="fake", do=fail)
-    error = future.exception()
-    assert isinstance(error, DecodeError)
-    assert kept[0]() is None
-
-
-def open_descriptors():
-    return len(os.listdir("/proc/self/fd"))
-
-
-def test_many_good_and_bad_clips_from_sixteen_threads(path):
-    video = path.read_bytes()
-    kinds = [
-        (path, None),
-        (video, None),
-        (b"\x00\x00\x00\x18ftypmp42" + b"\x00" * 400, SourceError),
-        (video[: len(video) // 3], SourceError),
-        (b"<html>no</html>", SourceError),
-        (Path("/no/such.mp4"), SourceError),
-        (CLIPS["audio.mp4"].path() if "audio.mp4" in CLIPS else b"", (NoVideoError, SourceError)),
-    ]
-
-    def check(i):
-        source, error = kinds[i % len(kinds)]
-        try:
-            frames = pool.load(source, num_frames=2, timeout=60)
-        except TelecineError as failure:
-            return error is not None and isinstance(failure, error)
-        return error is None and len(frames) == 2
-
-    with Pool(threads=2) as pool, concurrent.futures.ThreadPoolExecutor(16) as callers:
-        assert all(callers.map(check, range(56)))
-        gc.collect()
-        descriptors, threads = open_descriptors(), threading.active_count()
-        assert all(callers.map(check, range(280)))
-        assert pool.load(path, num_frames=1, timeout=30)
-        assert is_idle(pool)
-        gc.collect()
-        assert open_descriptors() <= descriptors + 2
-        assert threading.active_count() <= threads + 2
-
-
-# forks and the end of the interpreter
-
-
-def run_script(script, path, timeout=40):
-    head = f"import os, sys, threading, time\nsys.path[:0] = {sys.path!r}\nPATH = {str(path)!r}\n" + textwrap.dedent("""
-        import telecine
-        from telecine import Pool
-        from telecine.backends import TABLE
-        from fake_backends import Gate, steps
-        for name in ("Fake", "Costly"):
-            TABLE[name.lower()] = f"fake_backends:{name}"
-    """)
-    return subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", head + textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-
-
-def test_a_fork_in_the_middle(path):
-    done = run_script(
-        """
-        pool, gate = Pool(threads=2), Gate()
-        futures = [pool.submit(PATH, indices=[i], backend="fake", do=gate) for i in range(6)]
-        gate.wait_for(1)
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                try:
-                    futures[0].result(20)
-                except telecine.Cancelled:
-                    frames = pool.load(PATH, indices=[3], backend="fake", timeout=30)
-                    status = pool.status()
-                    if frames.indices.tolist() == [3] and (status.queued, status.running) == (0, 0):
-                        code = 0
-            finally:
-                os._exit(code)
+        crowd = [pool.submit(path, backend="fake", do=steps(5, 0.005), caller="crowd") for _ in range(30)]
+        for future in crowd:
+            future.add_done_callback(lambda _: ended.append("crowd"))
+        single = pool.submit(path, backend="fake", do=steps(10, 0.005), caller="single")
+        single.add_done_callback(lambda _: ended.append("single"))
+        time.sleep(0.6)  # more than callers may differ by
         gate.open()
-        assert [future.result(10).indices.tolist() for future in futures] == [[i] for i in range(6)]
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        print("both right")
-        """,
-        path,
-    )
-    assert (done.stdout.strip(), done.returncode) == ("both right", 0), done.stderr
+        concurrent.futures.wait([first, single, *crowd])
+        assert ended.index("single") <= 2
 
 
-@pytest.mark.parametrize("kind", ["gate", "gate.block", "steps(10**6, 0.001)"])
-def test_the_interpreter_ends_with_work_queued(path, kind):
-    started = time.monotonic()
-    done = run_script(
-        f"""
-        pool, gate = Pool(threads=2), Gate()
-        futures = [pool.submit(PATH, backend="fake", do={kind}) for _ in range(20)]
-        time.sleep(0.2)
-        print("end")
-        """,
-        path,
-    )
-    assert (done.stdout.strip(), done.returncode) == ("end", 0), done.stderr
-    assert set(done.stderr.splitlines()) <= {"fake does not return while decoding; its thread is written off"}
-    assert time.monotonic() - started < 20
+class GatedFile(io.RawIOBase):
+    """A file object that gives nothing before its gate is open."""
+
+    def __init__(self, data, gate, started):
+        self._left, self._gate, self._started = io.BytesIO(data), gate, started
+
+    def readable(self):
+        return True
+
+    def read(self, count=-1):
+        self._started()
+        self._gate.wait(20)
+        return self._left.read(count)
 
 
-def test_the_interpreter_ends_while_real_decodes_run(path):
-    done = run_script(
-        """
-        pool = Pool(threads=2)
-        futures = [pool.submit(PATH, indices=list(range(60)) * 20, size=(360, 640)) for _ in range(8)]
-        time.sleep(0.3)
-        print("end")
-        """,
-        path,
-    )
-    assert (done.stdout.strip(), done.returncode, done.stderr) == ("end", 0, "")
+def test_fetches_begin_in_turns_of_their_callers(path):
+    order, gates = [], [threading.Event() for _ in range(2)]
+
+    def file(caller, number, gate):
+        def started():
+            if (caller, number) not in order:
+                order.append((caller, number))
+
+        return GatedFile(path.read_bytes(), gate, started)
+
+    with Pool(threads=2, workers=2) as pool:
+        futures = [pool.submit(file("crowd", i, gates[i > 1]), caller="crowd", num_frames=1) for i in range(8)]
+        until(lambda: len(order) == 2)
+        futures.append(pool.submit(file("single", 0, gates[1]), caller="single", num_frames=1))
+        gates[0].set()
+        until(lambda: len(order) == 4)
+        assert ("single", 0) in order[:4]
+        gates[1].set()
+        assert all(len(future.result(20)) == 1 for future in futures)

@@ -2,139 +2,326 @@
 
 from __future__ import annotations
 
+import gc
+import io
 import logging
-import os
 import sys
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 
 import telecine
 from clips import CLIPS, read_number
-from fake_nvidia import fake_pynvvideocodec, install
+from fake_nvidia import FakePyNvVideoCodec, install
+from ffmpeg_cli import ffmpeg
+from handmade import divx_packed, mux
+from telecine.backends import pynvvideocodec
+from telecine.backends.bytestream import ByteStream
 from telecine.backends.pynvvideocodec import PyNvVideoCodecBackend
 from telecine.contract import CASES, Case, run
+from telecine.limits import Deadline
 
 CLIP = CLIPS["h264_pyramid.mp4"]
+CODE = b"\0\0\0\1"
 
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The library, and a backend that has seen no request yet."""
-    module = fake_pynvvideocodec()
-    install(monkeypatch, PyNvVideoCodec=module)
-    made = sys.modules["telecine.backends"]._made
-    monkeypatch.setitem(made, "pynvvideocodec", PyNvVideoCodecBackend())
-    return module
+def start(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakePyNvVideoCodec]:
+    """Makes the library, with a backend that has seen no request yet."""
+
+    def make(**faults: Any) -> FakePyNvVideoCodec:
+        library = FakePyNvVideoCodec(**faults)
+        install(monkeypatch, PyNvVideoCodec=library)
+        monkeypatch.setitem(sys.modules["telecine.backends"]._made, "pynvvideocodec", PyNvVideoCodecBackend())
+        return library
+
+    return make
+
+
+def load(source: Any, **how: Any) -> telecine.Frames:
+    return telecine.load(source, backend="pynvvideocodec", **how)
+
+
+def numbers(frames: telecine.Frames) -> list[int]:
+    return [read_number(image) for image in frames.data]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_contract(library: Any, case: Case) -> None:
+def test_contract(start: Callable[..., FakePyNvVideoCodec], case: Case) -> None:
+    start()
     outcome = run(case, "pynvvideocodec")
     assert outcome.verdict in ("same", "differs" if case.name == "noise" else "same"), outcome
 
 
-def test_pixels_are_those_of_ffmpegs_own_decoder(library: Any) -> None:
-    """Pictures are taken as decoded and converted by the rule: to the last bit, in 8 and in 10 bits and resized."""
-    for name in ("h264_pyramid.mp4", "hevc_main10.mp4", "hevc_444.mp4", "rotated90.mp4", "colour_bt709_pc.mp4"):
-        for size in (None, 48):
-            wanted = {"num_frames": 5, "size": size}
-            ours = telecine.load(CLIPS[name].path(), backend="pynvvideocodec", **wanted)
-            assert np.array_equal(ours.data, telecine.load(CLIPS[name].path(), backend="pyav", **wanted).data), name
+PIXELS = [
+    "h264_pyramid.mp4", "hevc_main10.mp4", "hevc_444.mp4", "rotated90.mp4", "colour_bt709_pc.mp4", "vp8_altref.webm",
+    "vp8_plain.webm", "vp9_altref.webm", "av1_aom.mp4", "mpeg2.mp4", "mpeg2_open_gop.ts", "mpeg4.mp4", "mpeg4.avi",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("version", ["2.0.4", "2.2.4"])
-def test_the_library_gets_a_path_that_is_on_no_disk(
-    library: Any, version: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", PIXELS)
+def test_pixels_are_those_of_ffmpegs_own_decoder(start: Callable[..., FakePyNvVideoCodec], name: str) -> None:
+    """Pictures are taken as decoded and converted by the rule: to the last bit, and resized."""
+    start()
+    for size in (None, 48):
+        wanted = {"num_frames": 5, "size": size}
+        ours, known = load(CLIPS[name].path(), **wanted), telecine.load(CLIPS[name].path(), backend="pyav", **wanted)
+        assert ours.indices.tolist() == known.indices.tolist()
+        assert np.array_equal(ours.data, known.data)
+
+
+@pytest.mark.parametrize("name", ["h264_open_gop.mp4", "hevc_open_gop.mp4", "hevc_cut.mp4", "trimmed.mp4", "vfr.mp4"])
+def test_no_frame_is_a_neighbour(start: Callable[..., FakePyNvVideoCodec], name: str) -> None:
+    start()
+    clip = CLIPS[name]
+    for wanted in (range(clip.num_frames), range(3, clip.num_frames, 7)):
+        frames = load(clip.path(), indices=list(wanted))
+        assert numbers(frames) == [clip.numbers[index] for index in frames.indices]
+        assert frames.indices.tolist() == list(wanted)
+
+
+def test_what_the_library_is_told(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    """For the host it gives pictures as decoded, in host memory; no container and no file are in the game."""
+    library = start()
+    load(CLIP.path(), num_frames=2, max_width=1920, max_height=1088)
+    (arguments,) = library.made
+    assert (arguments["maxwidth"], arguments["maxheight"]) == (1920, 1088)
+    assert arguments["codec"] is library.cudaVideoCodec.H264
+    assert arguments["outputColorType"] is library.OutputColorType.NATIVE
+    assert arguments["usedevicememory"] is False
+    assert arguments["gpuid"] == 0
+
+
+def test_a_frame_is_known_by_its_time(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    """A picture that does not come out shifts no other, and is lost with all that is built on it."""
+    start(drops=(21,))
+    frames = load(CLIP.path())
+    assert numbers(frames) == frames.indices.tolist()
+    assert 21 in frames.report.lost
+    assert set(frames.report.lost) == set(range(60)) - set(frames.indices.tolist()) <= set(range(60))
+    assert set(range(24, 60)) <= set(frames.indices.tolist())
+
+
+def _with_exchanged_times() -> bytes:
+    """A clip in which two B pictures have each other's times."""
+    target = io.BytesIO()
+    with av.open(str(CLIP.path())) as source, av.open(target, "w", format="matroska") as file:
+        packets = [packet for packet in source.demux(video=0) if packet.size]
+        stream = file.add_stream_from_template(source.streams.video[0])
+        by_time = sorted(packets, key=lambda packet: packet.pts or 0)
+        one, other = by_time[5], by_time[6]
+        one.pts, other.pts = other.pts, one.pts
+        for packet in packets:
+            packet.stream = stream
+            file.mux_one(packet)
+    return target.getvalue()
+
+
+def test_times_that_contradict_the_stream_lose_frames_and_never_exchange_them(
+    start: Callable[..., FakePyNvVideoCodec],
 ) -> None:
-    """2.0.4 takes nothing but paths; the later ones copy what is not a path, and warn when it is large."""
-    library.__version__ = version
-    opened = set(os.listdir("/proc/self/fd"))
-    telecine.load(CLIP.path(), backend="pynvvideocodec", num_frames=2, max_width=1920, max_height=1088)
-    assert library.made[0]["path"].startswith("/proc/self/fd/")
-    assert (library.made[0]["max_width"], library.made[0]["max_height"]) == (1920, 1088)
-    assert library.made[0]["use_device_memory"] is False
-    assert set(os.listdir("/proc/self/fd")) == opened
+    """The driver's parser gives frames each other's times where it thinks that they do not ascend."""
+    data = _with_exchanged_times()
+    known = telecine.load(data, backend="pyav")
+    for exchanges in (True, False):
+        start(exchanges=exchanges)
+        frames = load(data)
+        assert {5, 6} <= set(frames.report.lost) <= set(range(24))
+        assert np.array_equal(frames.data, known.data[frames.indices])
 
 
-def test_a_frame_is_known_by_its_time(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library counts; where it has lost count, its frames are not taken for what was asked."""
-    decoder = library.SimpleDecoder
-
-    def one_off(self: Any, indices: list[int]) -> Any:
-        pictures = self._pictures
-        return [sys.modules["fake_nvidia"]._Frame(pictures[at if at < 20 else min(at + 1, 59)]) for at in indices]
-
-    monkeypatch.setattr(decoder, "get_batch_frames_by_index", one_off)
-    frames = telecine.load(CLIP.path(), backend="pynvvideocodec")
-    assert [read_number(image) for image in frames.data] == frames.indices.tolist()
-    assert set(frames.report.lost) == set(range(60)) - set(frames.indices.tolist())
-    assert frames.report.lost
+def test_a_decoder_stays_warm(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    library = start()
+    for _ in range(3):
+        assert numbers(load(CLIP.path(), indices=[0, 30, 59])) == [0, 30, 59]
+    assert len(library.made) == 1
+    load(CLIPS["hevc_main10.mp4"].path(), num_frames=2)
+    load(CLIP.path(), num_frames=2)
+    assert len(library.made) == 2
 
 
-@pytest.mark.parametrize("unit", [1, 16, 1000])
-def test_times_in_any_unit(library: Any, monkeypatch: pytest.MonkeyPatch, unit: int) -> None:
-    frame_type: Any = sys.modules["fake_nvidia"]._Frame
-    monkeypatch.setattr(frame_type, "getPTS", lambda self: int(self._pts) // 16 * unit)
-    frames = telecine.load(CLIP.path(), backend="pynvvideocodec", indices=[0, 7, 30, 59])
-    assert [read_number(image) for image in frames.data] == [0, 7, 30, 59]
+def test_a_decoder_is_not_used_for_other_parameter_sets(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    """Of the same size, a stream may refer to more pictures than it has room for."""
+    library = start()
+    assert telecine.probe(CLIP.path()).width == telecine.probe(CLIPS["h264_no_b.mp4"].path()).width
+    load(CLIP.path(), num_frames=2)
+    load(CLIPS["h264_no_b.mp4"].path(), num_frames=2)
+    assert len(library.made) == 2
 
 
-def test_hw_decoders_is_the_first_requests_word(library: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_idle_decoders_make_room(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    """There are never more than hw_decoders, in use and idle; the ones idle for longest go."""
+    library = start()
+    names = ["h264_pyramid.mp4", "hevc_main10.mp4", "vp9_altref.webm", "mpeg4.mp4"]
+    for name in names:
+        load(CLIPS[name].path(), num_frames=1, hw_decoders=2)
+    assert library.most_alive == 2
+    load(CLIPS["mpeg4.mp4"].path(), num_frames=1)
+    assert len(library.made) == 4
+    load(CLIPS["h264_pyramid.mp4"].path(), num_frames=1)
+    assert len(library.made) == 5
+
+
+def test_a_decoder_that_has_failed_is_not_used_again(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    library = start(fails_at={0: 30})
+    load(CLIP.path())
+    assert numbers(load(CLIP.path(), indices=[0, 59])) == [0, 59]
+    gc.collect()
+    assert len(library.alive) <= 2
+
+
+@pytest.mark.parametrize("at", [1, 20, 30, 60])
+def test_what_a_failure_costs(start: Callable[..., FakePyNvVideoCodec], at: int) -> None:
+    """What comes before it is had from another decoder, and it ends at the next point that looks back at nothing."""
+    library = start(fails_at={0: at})
+    frames = load(CLIP.path())
+    assert numbers(frames) == frames.indices.tolist()
+    lost = set(frames.report.lost)
+    assert lost == set(range(60)) - set(frames.indices.tolist())
+    restart = -(-at // 24) * 24
+    assert not lost & set(range(restart, 60))
+    assert not lost & set(range(at - at % 24))
+    assert any("cuvidDecodePicture" in note for note in frames.report.notes)
+    assert len(library.made) <= 4
+
+
+def test_a_warm_decoder_that_fails_is_replaced(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    """It was perhaps not made for this after all: nothing is lost by that."""
+    library = start(fails_at={0: 40})
+    load(CLIP.path(), indices=[0])
+    frames = load(CLIP.path())
+    assert numbers(frames) == list(range(60))
+    assert len(library.made) == 2
+
+
+def test_a_size_that_changes(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    """Each size has a decoder of its own, and what has met several is not used again."""
+    library = start()
+    clip = CLIPS["size_change.ts"]
+    known = telecine.load(clip.path(), backend="pyav")
+    frames = load(clip.path())
+    assert frames.indices.tolist() == known.indices.tolist()
+    assert np.array_equal(frames.data, known.data)
+    assert len(library.made) > 1
+
+
+def test_packets_that_were_not_kept_are_read_again(
+    start: Callable[..., FakePyNvVideoCodec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long video's are not: whatever decoder comes next, its packets are found in the file."""
+    monkeypatch.setattr(sys.modules["telecine.index"], "_KEEP_BYTES", 0)
+    known = telecine.load(CLIPS["size_change.ts"].path(), backend="pyav")
+    start()
+    assert np.array_equal(load(CLIPS["size_change.ts"].path()).data, known.data)
+    start(fails_at={0: 30})
+    frames = load(CLIP.path())
+    assert numbers(frames) == frames.indices.tolist()
+    assert set(range(24)) | set(range(48, 60)) <= set(frames.indices.tolist())
+
+
+def test_a_picture_larger_than_allowed(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    start()
+    info = telecine.probe(CLIPS["size_change.ts"].path())
+    limits = telecine.Limits(max_pixels=info.width * info.height)
+    with pytest.raises(telecine.TelecineError, match="pixels"):
+        load(CLIPS["size_change.ts"].path(), limits=limits)
+
+
+def test_what_the_gpu_does_not_have_is_refused_with_the_librarys_reason(
+    start: Callable[..., FakePyNvVideoCodec],
+) -> None:
+    start(unsupported=("AV1",))
+    with pytest.raises(telecine.BackendUnavailable, match="Codec not supported on this GPU") as caught:
+        load(CLIPS["av1_aom.mp4"].path(), num_frames=2)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_codec_that_the_library_does_not_know_is_refused(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    start()
+    with pytest.raises(telecine.BackendUnavailable, match="backend='pyav'"):
+        load(CLIPS["prores.mov"].path(), num_frames=2)
+
+
+def test_colours_that_the_library_takes_for_others_are_not_left_to_it(
+    start: Callable[..., FakePyNvVideoCodec],
+) -> None:
+    """On the GPU the conversion is the library's, which knows nothing of pictures that are RGB already."""
+    start()
+    assert telecine.probe(CLIPS["vp9_altref.webm"].path()).color_space == "gbr"
+    with pytest.raises(telecine.BackendUnavailable, match="takes gbr for other colours"):
+        load(CLIPS["vp9_altref.webm"].path(), num_frames=2, device="cuda")
+
+
+def test_no_decoder_can_be_made(start: Callable[..., FakePyNvVideoCodec], monkeypatch: pytest.MonkeyPatch) -> None:
+    library = start()
+
+    def fails(**_: Any) -> Any:
+        raise library.PyNvVCException("CUDA_ERROR_OUT_OF_MEMORY\nat line 3")
+
+    monkeypatch.setattr(library, "CreateDecoder", fails)
+    with pytest.raises(telecine.BackendUnavailable, match="CUDA_ERROR_OUT_OF_MEMORY"):
+        load(CLIP.path(), num_frames=2)
+
+
+def test_nothing_decodable_is_not_the_backends_fault(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    start(fails_at=dict.fromkeys(range(100), 0))
+    with pytest.raises(telecine.DecodeError, match="none of 60 wanted frames"):
+        load(CLIP.path())
+
+
+def test_hw_decoders_is_the_first_requests_word(
+    start: Callable[..., FakePyNvVideoCodec], caplog: pytest.LogCaptureFixture
+) -> None:
     """No more decoders at a time than that, and a later wish is answered once, in the log."""
-    at_once, most, lock = [0], [0], threading.Lock()
-    decoder = library.SimpleDecoder
-
-    class Counted(decoder):  # type: ignore[misc, valid-type]
-        def __init__(self, *arguments: Any, **more: Any) -> None:
-            with lock:
-                at_once[0] += 1
-                most[0] = max(most[0], at_once[0])
-            super().__init__(*arguments, **more)
-
-        def get_batch_frames_by_index(self, indices: list[int]) -> Any:
-            with lock:
-                at_once[0] -= 1
-            return super().get_batch_frames_by_index(indices)
-
-    library.SimpleDecoder = Counted
+    library = start()
     threads = [
-        threading.Thread(
-            target=telecine.load,
-            args=(CLIP.path(),),
-            kwargs={"backend": "pynvvideocodec", "indices": [0], "hw_decoders": 1},
-        )
-        for _ in range(6)
+        threading.Thread(target=load, args=(CLIP.path(),), kwargs={"indices": [0], "hw_decoders": 1}) for _ in range(6)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert most[0] == 1
+    assert library.most_alive == 1
     with caplog.at_level(logging.WARNING, "telecine"):
         for _ in range(2):
-            telecine.load(CLIP.path(), backend="pynvvideocodec", indices=[0], hw_decoders=3)
+            load(CLIP.path(), indices=[0], hw_decoders=3)
     assert [record.getMessage() for record in caplog.records] == [
         "hw_decoders is 3; it stays 1, as the first request said"
     ]
 
 
-def test_a_deadline_holds_while_all_decoders_are_busy(library: Any) -> None:
+def test_a_deadline_holds_while_all_decoders_are_busy(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    start()
+    load(CLIP.path(), indices=[0], hw_decoders=1)
     made: Any = sys.modules["telecine.backends"]._made["pynvvideocodec"]
-    made._places, made._count = threading.Semaphore(0), 1
+    assert made._decoders._places.acquire(timeout=1)
     with pytest.raises(telecine.DeadlineError, match="waiting for a hardware decoder"):
-        telecine.load(CLIP.path(), backend="pynvvideocodec", num_frames=1, timeout=0.3)
+        load(CLIP.path(), num_frames=1, timeout=0.3)
 
 
-def test_what_the_library_refuses_is_lost_not_raised(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: Any, indices: list[int]) -> Any:
-        raise RuntimeError("HW decoder error")
+def test_a_deadline_in_the_middle_costs_the_decoder(
+    start: Callable[..., FakePyNvVideoCodec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would give its late frames to the next request."""
+    library = start()
+    deadline = Deadline()
+    picture = pynvvideocodec._picture
 
-    monkeypatch.setattr(library.SimpleDecoder, "get_batch_frames_by_index", fails)
-    with pytest.raises(telecine.DecodeError, match="none of 60 wanted frames"):
-        telecine.load(CLIP.path(), backend="pynvvideocodec")
+    def cancels(request: Any, frame: Any) -> Any:
+        deadline.cancel()
+        return picture(request, frame)
+
+    monkeypatch.setattr(pynvvideocodec, "_picture", cancels)
+    with pytest.raises(telecine.TelecineError):
+        load(CLIP.path(), timeout=deadline)
+    monkeypatch.setattr(pynvvideocodec, "_picture", picture)
+    assert numbers(load(CLIP.path())) == list(range(60))
+    assert len(library.made) == 2
 
 
 def test_without_the_driver_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +341,93 @@ def test_without_the_driver_it_says_what_is_missing(monkeypatch: pytest.MonkeyPa
     assert "TROUBLESHOOTING" not in status.reason
 
 
-def test_a_codec_that_mp4_cannot_hold_is_refused(library: Any) -> None:
-    with pytest.raises(telecine.BackendUnavailable, match="backend='pyav'"):
-        telecine.load(CLIPS["vp8_plain.webm"].path(), backend="pynvvideocodec")
+def test_the_version_is_that_of_the_package(
+    start: Callable[..., FakePyNvVideoCodec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The module says 2.1.1 of itself in 2.0.4."""
+    start()
+    monkeypatch.setattr(pynvvideocodec, "version", lambda name: {"pynvvideocodec": "2.0.4"}[name])
+    assert PyNvVideoCodecBackend().status().version == "2.0.4"
+
+
+def _avcc(*sets: bytes, length_size: int = 4) -> bytes:
+    units = b"".join(len(unit).to_bytes(2, "big") + unit for unit in sets[:1])
+    more = b"".join(len(unit).to_bytes(2, "big") + unit for unit in sets[1:])
+    head = bytes([1, 100, 0, 30, 0xFC | (length_size - 1), 0xE1])
+    return head + units + bytes([len(sets) - 1]) + more
+
+
+@pytest.mark.parametrize("length_size", [1, 2, 4])
+def test_length_prefixed_packets_become_start_codes(length_size: int) -> None:
+    sps, pps, slices = b"\x67sps", b"\x68pps", [b"\x06sei", b"\x65\x88slice"]
+    packet = b"".join(len(unit).to_bytes(length_size, "big") + unit for unit in slices)
+    stream = ByteStream("h264", _avcc(sps, pps, length_size=length_size))
+    body = b"".join(CODE + unit for unit in slices)
+    assert stream(packet, True, True) == CODE + sps + CODE + pps + body
+    assert stream.sequence == (sps,)
+    assert stream(packet, False, False) == body
+    assert stream(memoryview(packet), True, True) == CODE + sps + CODE + pps + body
+    broken = b"\xff" * length_size + packet
+    assert stream(broken, False, False) is None
+    # without bytes it would be taken for the end of the stream
+    assert stream(bytes(length_size), False, False) is None
+
+
+def test_start_codes_pass_through() -> None:
+    packet = CODE + b"\x09\xf0\0\0\1\x65\x88slice"
+    for extradata in (b"", CODE + b"\x67sps", _avcc(b"\x67sps", b"\x68pps")):
+        stream = ByteStream("h264", extradata)
+        stream(packet, True, True)
+        assert stream(packet, False, True) == packet
+
+
+def test_a_change_of_parameter_sets_shows() -> None:
+    stream = ByteStream("h264", CODE + b"\x67one")
+    slice_ = CODE + b"\x65\x88slice"
+    stream(slice_, True, True)
+    assert stream.sequence == (b"\x67one",)
+    stream(CODE + b"\x67one" + slice_, False, True)
+    assert stream.sequence == (b"\x67one",)
+    stream(CODE + b"\x67two" + slice_, False, True)
+    assert stream.sequence == (b"\x67two",)
+    stream.renew(_avcc(b"\x67new", b"\x68pps"))
+    packet = b"\0\0\0\7\x65\x88slice"[:11]
+    assert stream(packet, False, True) == CODE + b"\x67new" + CODE + b"\x68pps" + CODE + packet[4:]
+    assert stream.sequence == (b"\x67new",)
+
+
+def test_headers_of_other_codecs_stand_in_front_once() -> None:
+    header, key = b"\0\0\1\x20vol", b"\0\0\1\xb6\x10vop"
+    assert ByteStream("mpeg4", header)(key, True, True) == header + key
+    assert ByteStream("mpeg4", header)(header + key, True, True) == header + key
+    header, picture = b"\0\0\1\xb3seq", b"\0\0\1\0picture"
+    stream = ByteStream("mpeg2video", header)
+    assert stream(picture, True, True) == header + picture
+    assert stream.sequence == (header,)
+    other = b"\0\0\1\xb3otherwise"
+    assert stream(other + picture, False, True) == other + picture
+    assert stream.sequence == (other[:7],)
+    assert ByteStream("vc1", b"\x25\0\0\1\x0fseq")(b"frame", True, True) == b"\0\0\1\x0fseq\0\0\1\x0dframe"
+    sequence, frame = b"\x0a\x03abc", b"\x32\x05frame"
+    assert ByteStream("av1", b"\x81\0\0\0" + sequence)(frame, True, True) == sequence + frame
+    assert ByteStream("av1", b"\x81\0\0\0" + sequence)(b"\x12\0" + sequence + frame, True, True) == (
+        b"\x12\0" + sequence + frame
+    )
+    assert ByteStream("vp9", b"private")(b"frame", True, True) == b"frame"
+
+
+def test_two_pictures_in_one_packet(start: Callable[..., FakePyNvVideoCodec], tmp_path: Path) -> None:
+    """DivX packs them, and the parser would give both the time of one."""
+    plain, packed = tmp_path / "plain.avi", tmp_path / "packed.avi"
+    command = "-f lavfi -i testsrc=size=128x96:rate=25:duration=1 -c:v mpeg4 -pix_fmt yuv420p -g 12 -bf 1 -q:v 3"
+    ffmpeg([*command.split(), "-b_strategy", "0", plain], b"")
+    with av.open(str(plain)) as container:
+        packets = divx_packed([bytes(packet) for packet in container.demux(video=0) if packet.size])
+    keys = {at for at, data in enumerate(packets) if data[data.index(b"\0\0\1\xb6") + 4] >> 6 == 0}
+    mux(packed, packets, plain, 25, keys, range(len(packets)), bare=True)
+    start()
+    known = telecine.load(packed, backend="pyav")
+    for wanted in (None, [3, 8, 17]):
+        frames = load(packed, indices=wanted)
+        assert frames.indices.tolist() == (wanted or known.indices.tolist())
+        assert np.array_equal(frames.data, known.data[frames.indices])

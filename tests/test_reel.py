@@ -14,7 +14,7 @@ from telecine.errors import BackendUnavailable
 from telecine.index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
 from telecine.plan import Run, make_plan
-from telecine.reel import STEP, by_halves, chapters, cut, doubtful, from_closed, make_reel, only
+from telecine.reel import STEP, by_halves, chapters, cut, doubtful, make_reel, only
 from telecine.source import open_source
 
 DECODABLE = [
@@ -70,7 +70,7 @@ def test_it_has_no_orientation() -> None:
 
 def test_a_codec_that_does_not_fit_is_refused_with_a_reason() -> None:
     opened = Opened("gif.gif")
-    with pytest.raises(BackendUnavailable, match="cannot be handed over in a matroska file"):
+    with pytest.raises(BackendUnavailable, match="cannot be handed over in a Matroska file"):
         make_reel(opened.demuxer, opened.index, opened.runs(), Deadline())
 
 
@@ -116,15 +116,6 @@ def test_halving_finds_where_a_part_breaks() -> None:
 
     assert by_halves(opened.index, part, decode) == set(range(17, 24))
     assert len(tried) <= 10
-
-
-def test_a_start_that_looks_back_is_led_back_to_one_that_does_not() -> None:
-    opened = Opened("h264_open_gop.mp4")
-    (runs, *_) = cut(opened.runs(40))
-    led = from_closed(opened.index, runs)
-    assert opened.index.access[led[0].packets[0]] == 2
-    assert led[0].targets == runs[0].targets
-    assert from_closed(opened.index, led) == led or led[0].packets[0] == 0
 
 
 def test_parameter_sets_that_change_are_noticed() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from telecine.pool.turns import Claim, Turns
@@ -137,11 +139,30 @@ def test_of_several_long_ones_the_oldest_gets_on():
 def test_a_caller_with_a_thousand_requests_does_not_keep_another_waiting():
     desk = Desk(1)
     crowd = [desk.ask(0.2, "crowd") for _ in range(1000)]
-    desk.wait(0.2)
-    desk.turns.leave(crowd[0])
+    for claim in crowd[:5]:
+        desk.wait(0.2)
+        desk.turns.leave(claim)
     single = desk.ask(1.0, "single")
-    desk.wait(0.4)
+    desk.wait(0.1)
+    assert (crowd[5].cores, single.cores) == (1, 0)  # what is begun and short is finished
+    desk.turns.leave(crowd[5])
     assert single.cores == 1
+
+
+def test_a_caller_who_never_stops_mostly_does_not_notice_the_long_request_of_another():
+    desk = Desk(1)
+    long = desk.ask(600.0, "long")
+    desk.decode(long)
+    desk.wait(5)
+    waits, short, asked = [], desk.ask(0.2, "short"), desk.clock.now
+    while len(waits) < 100:
+        desk.wait(0.05)
+        if short.held >= 0.2:
+            waits.append(desk.clock.now - asked)
+            desk.turns.leave(short)
+            short, asked = desk.ask(0.2, "short"), desk.clock.now
+    assert sorted(waits)[50] < 0.3
+    assert max(waits) < 1.0
 
 
 def test_two_callers_share_equally_however_long_their_requests_are():
@@ -204,3 +225,38 @@ def test_callers_that_went_away_are_forgotten():
         desk.turns.leave(desk.ask(0.1, i))
     assert keeper.cores == 1
     assert len(desk.turns._served) < 1100
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_comes_no_core_is_given_twice_and_everybody_ends(seed):
+    draw = random.Random(seed)
+    desk = Desk(draw.choice([1, 2, 4]))
+    work, left = {}, {}
+
+    def step():
+        for claim in list(desk.turns._running):
+            if not claim.decoding and draw.random() < 0.5:
+                desk.decode(claim)
+        busy = {claim: claim.cores for claim in desk.turns._running}
+        assert desk.turns.free >= 0 and all(cores >= 1 for cores in busy.values())
+        desk.wait(0.05)
+        for claim, cores in busy.items():
+            left[claim] -= 0.05 * cores
+            claim.fraction = max(0.0, 1 - left[claim] / work[claim])
+            if left[claim] <= 0:
+                desk.turns.leave(claim)
+                del left[claim]
+
+    for _ in range(600):
+        if draw.random() < 0.15:
+            seconds = draw.choice([0.05, 0.2, 1.0, 8.0])
+            claim = desk.ask(seconds * draw.uniform(0.2, 4), draw.choice("abc"))
+            work[claim] = left[claim] = seconds
+        step()
+    steps = 0
+    most = sum(left.values()) / 0.05 + 40 * len(left)  # at least one core is busy, but for some moments
+    while left:
+        step()
+        steps += 1
+        assert steps <= most
+    assert desk.turns.free == desk.turns.cores

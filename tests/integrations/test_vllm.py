@@ -23,6 +23,7 @@ from vllm.multimodal.media import ImageMediaIO, VideoMediaIO
 from vllm.multimodal.media.connector import merge_media_io_kwargs
 from vllm.multimodal.video import VIDEO_LOADER_REGISTRY
 
+import telecine
 from telecine.cli import main
 from telecine.integrations.vllm import plugin, register, share, state
 
@@ -281,17 +282,26 @@ def test_gpu_memory_is_reserved_at_start_when_telecine_decodes_on_a_gpu(monkeypa
     assert left(video_backend="telecine", device="cuda:0") < untouched - (1 << 30)
 
 
-def test_a_decode_on_a_gpu_holds_a_lease_from_vllms_budget_until_its_frames_are_in_host_memory(monkeypatch):
+def test_a_decode_on_a_gpu_holds_a_lease_from_vllms_budget(monkeypatch):
     budget = gpu_ipc_memory.MultiModalGPUMemoryPool(1 << 30)
     monkeypatch.setattr(gpu_ipc_memory, "_GLOBAL_POOL", budget)
-    with share.ExitStack() as leases:
-        share._here.leases = leases
-        with share._lease(1 << 20, "cuda"):
-            pass
+    with share._lease(1 << 20, "cuda"):
         assert budget.available_bytes == (1 << 30) - (1 << 20)
         with pytest.raises(ValueError, match="exceeds the total pool size"):
             share._lease(2 << 30, "cuda")
     assert budget.available_bytes == 1 << 30
+
+
+def test_frames_decoded_on_a_gpu_reach_host_memory_inside_the_lease(monkeypatch, clip):
+    asked = {}
+
+    def ask(pool: Any, rule: Any, data: bytes, **options: Any) -> Any:
+        asked.update(options)
+        return telecine.load(data, num_frames=2)
+
+    monkeypatch.setattr(share, "ask", ask)
+    load(clip, video_backend="telecine", num_frames=2, device="cuda")
+    assert (asked["device"], asked["out"]) == ("cuda", "numpy")
 
 
 def test_eight_loader_threads_get_the_same_frames_as_one(clip):
