@@ -200,7 +200,8 @@ def _against_peers(path: str, indices: list[int], height: int, width: int, round
         decoders[peer.name] = peer.variants[variant]
     neighbour_psnr = truth.neighbour_psnr
     del truth
-    times = in_turns({name: partial(decode, path, indices) for name, decode in decoders.items()}, rounds)
+    contenders = {name: partial(decode, path, indices) for name, decode in decoders.items()}
+    times = in_turns(contenders, rounds, 3 * height * width * len(indices))
     for name, taken in times.items():
         results[name] |= taken.as_json()
     ours = results.pop("telecine")

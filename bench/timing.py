@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 __all__ = ["Times", "in_turns", "ratio"]
 
 _IDLE_SECONDS = 0.03
+_DECODER_BYTES = 200 << 20
+"""About what a decoder takes for its pictures."""
 
 
 @dataclass
@@ -41,17 +46,19 @@ class Times:
         }
 
 
-def in_turns(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Times]:
+def in_turns(contenders: Mapping[str, Callable[[], Any]], rounds: int, result_bytes: int = 0) -> dict[str, Times]:
     """Run each once, then each once more, and so on: A B C A B C.
 
     Args:
         contenders: what to run, by name. The result is dropped after the clock was stopped.
         rounds: how often each runs.
+        result_bytes: size of a result; everybody finds the memory for it in the same state.
     """
     times = {name: Times() for name in contenders}
     for _ in range(rounds):
         for name, run in contenders.items():
             gc.collect()
+            _level_memory(2 * result_bytes + _DECODER_BYTES)
             wall, cpu = time.perf_counter(), time.process_time()
             result = run()
             times[name].seconds.append(time.perf_counter() - wall)
@@ -63,6 +70,16 @@ def in_turns(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> dict[s
             time.sleep(_IDLE_SECONDS)
             times[name].busy_after = max(times[name].busy_after, (time.process_time() - cpu) / _IDLE_SECONDS)
     return times
+
+
+def _level_memory(size: int) -> None:
+    """Write to so much memory and free it.
+
+    A virtual machine gives memory that was free for a second or two back to its host, and getting it again takes longer
+    than many a decode (0.3 s for 200 MB were seen). It would be paid by whoever comes after a pause, and not by whoever
+    comes after somebody who used a lot.
+    """
+    np.empty(size, np.uint8)[:: mmap.PAGESIZE] = 1
 
 
 def ratio(ours: Times, theirs: Times) -> float:

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             continue
         outcomes = [asdict(run(case, name, arguments.device)) for case in CASES]
         failed |= any(outcome["verdict"] == "fails" for outcome in outcomes)
-        label = name if arguments.device == "cpu" else f"{name}, on the GPU"
+        label = name if arguments.device == "cpu" or name == "nvdec" else f"{name}, frames on the GPU"
         measured[label] = {"version": usable[name].version, "outcomes": outcomes}
     MEASURED.write_text(json.dumps(measured, indent=1) + "\n")
     PAGE.write_text(page(measured))
