@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from av.container import OutputContainer
     from av.packet import Packet
 
-__all__ = ["STEP", "Reel", "by_halves", "chapters", "cut", "doubtful", "from_closed", "make_reel", "only"]
+__all__ = ["STEP", "Reel", "by_halves", "chapters", "cut", "doubtful", "make_reel", "only"]
 
 STEP = 40
 """Milliseconds from one position to the next."""
@@ -169,28 +169,7 @@ def by_halves(index: PacketIndex, part: Run, decode: Callable[[Run], bool]) -> s
     return lost
 
 
-def from_closed(index: PacketIndex, runs: tuple[Run, ...]) -> tuple[Run, ...]:
-    """Let runs begin at a point that looks back at nothing, for a library that counts what comes out.
-
-    Behind an open point come pictures that lack what they refer to. Whether a decoder gives those or not is its own
-    affair, and would put the count off.
-    """
-    first = runs[0]
-    start = int(first.packets[0])
-    if not index.leading[first.packets].any():
-        return runs
-    closed = np.flatnonzero(index.access[:start] == Access.CLOSED)
-    if not len(closed):
-        return runs
-    before = np.arange(closed[-1], start)
-    packets = np.concatenate([before, first.packets])
-    sound = np.concatenate([index.presentable[before], first.sound])
-    return (Run(packets, sound, first.targets, first.restart), *runs[1:])
-
-
-def make_reel(
-    demuxer: Demuxer, index: PacketIndex, runs: tuple[Run, ...], deadline: Deadline, container: str = "matroska"
-) -> Reel:
+def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[Run, ...], deadline: Deadline) -> Reel:
     """Write a reel.
 
     Args:
@@ -198,7 +177,6 @@ def make_reel(
         index: of the video.
         runs: that need no restart in between.
         deadline: checked while packets are read.
-        container: FFmpeg's name of the format; "mp4" for a library that wants a count of frames in the header.
 
     Raises:
         BackendUnavailable: no such container can hold this codec.
@@ -212,8 +190,8 @@ def make_reel(
     late = max(0, max(at - position[ordinal] for at, ordinal in enumerate(ordinals.tolist())))
     target = io.BytesIO()
     parameters = _Parameters(index.codec, bytes(demuxer.stream.codec_context.extradata or b""))
-    with av.open(target, "w", format=container, buffer_size=_BUFFER_BYTES) as file:
-        stream = _only_stream(file, demuxer, container)
+    with av.open(target, "w", format="matroska", buffer_size=_BUFFER_BYTES) as file:
+        stream = _only_stream(file, demuxer)
         for at, (ordinal, packet) in enumerate(demuxer.read(index, ordinals)):
             deadline.check("reading the packets", at, len(ordinals))
             packet.stream, packet.time_base = stream, _CLOCK
@@ -266,7 +244,7 @@ class _Parameters:
         self._seen = sets or self._seen
 
 
-def _only_stream(file: OutputContainer, demuxer: Demuxer, container: str) -> Any:
+def _only_stream(file: OutputContainer, demuxer: Demuxer) -> Any:
     import av
 
     try:
@@ -277,7 +255,7 @@ def _only_stream(file: OutputContainer, demuxer: Demuxer, container: str) -> Any
     except (av.error.FFmpegError, ValueError) as error:
         detail = getattr(error, "strerror", None) or str(error)
         raise BackendUnavailable(
-            f"{demuxer.name}: its codec cannot be handed over in a {container} file ({detail}); use backend='pyav'"
+            f"{demuxer.name}: its codec cannot be handed over in a Matroska file ({detail}); use backend='pyav'"
         ) from None
     return stream
 

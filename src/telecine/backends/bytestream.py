@@ -1,0 +1,217 @@
+"""Packets as the parser of NVIDIA's driver reads them: bytes with start codes, and the headers in front of a start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+__all__ = ["ByteStream", "unpacked"]
+
+_CODE = b"\0\0\0\1"
+_NAL_CODECS = {"h264": (0, 0x1F, 7), "hevc": (1, 0x3F, 33)}
+"""How to find the type in the first byte of a NAL unit (a shift, a mask), and that of a sequence parameter set."""
+_SEQUENCE_CODES = {
+    "mpeg1video": frozenset({0xB3, 0xB5}),
+    "mpeg2video": frozenset({0xB3, 0xB5}),
+    "mpeg4": frozenset(range(0x20, 0x30)),
+    "vc1": frozenset({0x0F}),
+}
+"""Start codes of sequence headers, and of their extensions."""
+_PICTURE_CODES = {"mpeg1video": 0x00, "mpeg2video": 0x00, "mpeg4": 0xB6, "vc1": 0x0D}
+_SIZE_BYTES = 7
+"""Of MPEG-1's and MPEG-2's sequence header, with its start code: what follows may be another for every group."""
+
+
+class ByteStream:
+    """Turns the packets of a stream, in decoding order, into what the parser takes. Not thread-safe.
+
+    Args:
+        codec: FFmpeg's name of it.
+        extradata: the stream's codec private data; may be empty.
+    """
+
+    def __init__(self, codec: str, extradata: bytes) -> None:
+        self._codec = codec
+        self.sequence: tuple[bytes, ...] = ()
+        """The sequence headers that hold for the packet given last. Where they change, so may all that a decoder was
+        made for: the size of pictures, and how many of them it must keep."""
+        self.renew(extradata)
+
+    def renew(self, extradata: bytes) -> None:
+        """Take other codec private data, as a container may bring it in mid-stream."""
+        self._is_new = True
+        self._length_size = 0
+        self._headers = extradata
+        found: list[bytes] = [extradata] if extradata else []
+        if self._codec in _NAL_CODECS:
+            if extradata[:1] == b"\1":
+                read = _avcc if self._codec == "h264" else _hvcc
+                self._length_size, units = read(extradata)
+                self._headers = b"".join(_CODE + unit for unit in units)
+            else:
+                units = list(_annex_b(extradata))
+            found = self._sets(units)
+        elif self._codec in _SEQUENCE_CODES:
+            # VC-1 in ASF and Matroska may have bytes of its own in front of the sequence header
+            self._headers = extradata[max(0, extradata.find(b"\0\0\1")) :] if self._codec == "vc1" else extradata
+            found = [self._heading(self._headers) or self._headers]
+        elif self._codec == "av1":
+            # av1C (AV1 Codec ISO Media File Format Binding, 2.3) has four bytes ahead of its OBUs
+            self._headers = extradata[4:] if extradata[:1] == b"\x81" else extradata
+            found = [_av1_sequence(self._headers)]
+        else:
+            self._headers, found = b"", []
+        self._of_headers = tuple(found)
+
+    def __call__(self, packet: bytes | memoryview, starts: bool, is_access: bool) -> bytes | None:
+        """The bytes of a packet; None where it is damaged, so that no decoder takes all of it, or has nothing in it.
+
+        Args:
+            packet: its bytes.
+            starts: whether the parser has to begin here: then the headers come first.
+            is_access: whether decoding can start here. No other packet brings new headers.
+        """
+        data = bytes(packet)
+        own: list[bytes] = []
+        if self._codec in _NAL_CODECS:
+            units: list[bytes] | None = None
+            if self._length_size and not (self._length_size == 4 and data[:4] == _CODE):
+                units = _prefixed(data, self._length_size)
+                if units is None:
+                    return None
+                data = b"".join(_CODE + unit for unit in units)
+            if starts or is_access:
+                own = self._sets(units if units is not None else _annex_b(data))
+        elif self._codec in _SEQUENCE_CODES:
+            if starts or is_access:
+                own = [heading] if (heading := self._heading(data)) else []
+            if self._codec == "vc1" and data[:3] != b"\0\0\1":
+                data = b"\0\0\1\x0d" + data
+        elif self._codec == "av1" and (starts or is_access):
+            own = [header] if (header := _av1_sequence(data)) else []
+        headers = b""
+        if starts or self._is_new:
+            headers, self.sequence, self._is_new = self._headers, self._of_headers, False
+        if own:
+            self.sequence = tuple(own)
+            if self._codec not in _NAL_CODECS:  # parameter sets may stand twice, but a sequence begins only once
+                headers = b""
+        return headers + data if data else None
+
+    def _sets(self, units: Iterable[bytes]) -> list[bytes]:
+        shift, mask, kind = _NAL_CODECS[self._codec]
+        return sorted({unit for unit in units if unit and unit[0] >> shift & mask == kind})
+
+    def _heading(self, data: bytes) -> bytes:
+        """What tells the sequence header in front of the first picture from others; nothing where there is none."""
+        found = b""
+        at = data.find(b"\0\0\1")
+        while 0 <= at < len(data) - 3 and (code := data[at + 3]) != _PICTURE_CODES[self._codec]:
+            following = data.find(b"\0\0\1", at + 3)
+            if code in _SEQUENCE_CODES[self._codec]:
+                end = following if following >= 0 else len(data)
+                found += data[at : min(end, at + _SIZE_BYTES) if code == 0xB3 else end]
+            at = following
+        return found
+
+
+def unpacked(codec: str, stream: Any, packets: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+    """Give each packet one picture: DivX and Xvid put two of MPEG-4 into one, and leave the next one without.
+
+    Args:
+        codec: FFmpeg's name of it; only "mpeg4" has such packets.
+        stream: PyAV's.
+        packets: with their ordinals, in decoding order.
+    """
+    if codec != "mpeg4":
+        yield from packets
+        return
+    from av.bitstream import BitStreamFilterContext
+    from av.packet import Packet
+
+    unpack = BitStreamFilterContext("mpeg4_unpack_bframes", stream)
+    for ordinal, packet in packets:
+        if packet.is_corrupt:
+            yield ordinal, packet
+            continue
+        copy = Packet(bytes(packet))  # the filter takes away what it is given, and packets may be decoded twice
+        copy.pts = ordinal
+        for one in unpack.filter(copy):
+            yield ordinal if one.pts is None else one.pts, one
+
+
+def _prefixed(data: bytes, length_size: int) -> list[bytes] | None:
+    """The NAL units of a packet in which their lengths stand in front of them."""
+    units: list[bytes] = []
+    at, end = 0, len(data)
+    while at < end:
+        length = int.from_bytes(data[at : at + length_size], "big")
+        at += length_size
+        if at + length > end:
+            return None
+        if length:
+            units.append(data[at : at + length])
+        at += length
+    return units
+
+
+def _annex_b(data: bytes) -> Iterator[bytes]:
+    at = data.find(b"\0\0\1")
+    while at >= 0:
+        at += 3
+        following = data.find(b"\0\0\1", at)
+        # zeros in front of a start code belong to it
+        yield data[at : following if following >= 0 else len(data)].rstrip(b"\0")
+        at = following
+
+
+def _avcc(record: bytes) -> tuple[int, list[bytes]]:
+    """(bytes of a length, parameter sets) of an ``avcC`` record (ISO/IEC 14496-15, 5.3.3.1)."""
+    if len(record) < 7:
+        return 0, []
+    units: list[bytes] = []
+    at = 5
+    for mask in (31, 255):
+        count = record[at] & mask if at < len(record) else 0
+        at = _take_sets(record, at + 1, count, units)
+    return (record[4] & 3) + 1, units
+
+
+def _hvcc(record: bytes) -> tuple[int, list[bytes]]:
+    """(bytes of a length, parameter sets) of an ``hvcC`` record (ISO/IEC 14496-15, 8.3.3.1)."""
+    if len(record) < 23:
+        return 0, []
+    units: list[bytes] = []
+    at = 23
+    for _ in range(record[22]):
+        count = int.from_bytes(record[at + 1 : at + 3], "big")
+        at = _take_sets(record, at + 3, count, units)
+    return (record[21] & 3) + 1, units
+
+
+def _take_sets(record: bytes, at: int, count: int, units: list[bytes]) -> int:
+    """Take ``count`` parameter sets with lengths of two bytes; say where they end."""
+    for _ in range(count):
+        length = int.from_bytes(record[at : at + 2], "big")
+        if at + 2 + length > len(record):
+            return len(record)
+        if length:
+            units.append(record[at + 2 : at + 2 + length])
+        at += 2 + length
+    return at
+
+
+def _av1_sequence(data: bytes) -> bytes:
+    """The sequence header OBU, where data begins with one (AV1, 5.3: behind a temporal delimiter at most)."""
+    at = 2 if data[:2] == b"\x12\0" else 0
+    if len(data) < at + 2 or data[at] >> 3 & 15 != 1 or not data[at] & 2:
+        return b""
+    start, at = at, at + 1 + (data[at] >> 2 & 1)
+    size = shift = 0
+    for byte in data[at : at + 8]:  # leb128
+        at += 1
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            break
+    return data[start : at + size]
