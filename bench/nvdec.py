@@ -286,9 +286,11 @@ def peer(clip: Path, name: str, how: dict[str, Any] | None, options: argparse.Na
     command += ["--threads", str(options.threads), "--seconds", str(options.seconds)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     row = {"version": version_of(name), "how": "alone" if how is None else {"adapter": how}}
-    if done.returncode:
+    found = [line for line in done.stdout.splitlines() if line.startswith('{"')]
+    if not found:
         return row | {"failed": done.stderr.strip().splitlines()[-1:]}
-    return row | dict(json.loads(done.stdout.splitlines()[-1]))
+    # a library that falls over when its process ends has still been measured
+    return row | ({"died_at_exit": done.returncode} if done.returncode else {}) | dict(json.loads(found[-1]))
 
 
 def work_of_peer(clip: Path, wanted: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:

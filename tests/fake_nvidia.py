@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import heapq
+import io
 import threading
 import types
 import weakref
@@ -65,7 +66,9 @@ class _Format(Enum):
     NV12 = 1
     P016 = 2
     YUV444 = 3
-    NV16 = 4
+    YUV444_16Bit = 4
+    NV16 = 5
+    P216 = 6
 
 
 class PyNvVCException(Exception):
@@ -73,36 +76,36 @@ class PyNvVCException(Exception):
 
 
 class _Frame:
-    """A decoded frame in host memory, which is the decoder's."""
+    """A decoded frame, whose memory is the decoder's. A device's memory is the host's here, as in the fake driver."""
 
     def __init__(self, picture: Any, pts: int) -> None:
         self._pts = pts
+        depth = picture.format.components[0].bits
+        kind = np.uint8 if depth == 8 else np.uint16
         planes = [
-            np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, plane.line_size)
+            np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, plane.line_size).view(kind)
+            << (0 if depth == 8 else 16 - depth)
             for plane in picture.planes
         ]
-        name = picture.format.name
-        width, height = picture.width, picture.height
-        if name in ("yuv444p", "gbrp"):
-            self.format = _Format.YUV444
+        name, width = picture.format.name, picture.width
+        if name.startswith(("yuv444p", "gbrp")):
+            self.format = _Format.YUV444 if depth == 8 else _Format.YUV444_16Bit
             self.data = np.concatenate([plane[:, :width] for plane in planes])
-        elif name.startswith("yuv420p10"):
-            self.format = _Format.P016
-            words = [plane.view("<u2") << 6 for plane in planes]
-            self.data = self._joined(words, width, height)
-        else:
-            self.format = _Format.NV16 if name.startswith("yuv422p") else _Format.NV12
-            self.data = self._joined(planes, width, height)
-
-    @staticmethod
-    def _joined(planes: list[Any], width: int, height: int) -> Any:
+            return
+        formats = {("420", 8): _Format.NV12, ("420", 16): _Format.P016, ("422", 8): _Format.NV16}
+        self.format = formats.get((name.strip("yuvj")[:3], 8 if depth == 8 else 16), _Format.P216)
         half = -(-width // 2)
         chroma = np.stack([planes[1][:, :half], planes[2][:, :half]], axis=-1).reshape(planes[1].shape[0], -1)
-        return np.ascontiguousarray(np.concatenate([planes[0][:, :width], chroma[:, :width]]))
+        # chroma makes an odd width even
+        self.data = np.concatenate([planes[0][:, : 2 * half], chroma])
 
     @property
     def shape(self) -> tuple[int, ...]:
         return (*self.data.shape, 1)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return (self.data.shape[1], 1, 1)
 
     def getPTS(self) -> int:
         return self._pts
@@ -139,6 +142,7 @@ class FakePyNvVideoCodec(types.ModuleType):
         unsupported: names of codecs that the GPU does not have.
         fails_at: packets after which a decoder fails; by number of the decoder.
         drops: numbers on pictures that do not come out.
+        mute: names of codecs of which it gives nothing, and says nothing.
     """
 
     def __init__(
@@ -147,6 +151,7 @@ class FakePyNvVideoCodec(types.ModuleType):
         unsupported: tuple[str, ...] = (),
         fails_at: dict[int, int] | None = None,
         drops: tuple[int, ...] = (),
+        mute: tuple[str, ...] = (),
     ) -> None:
         super().__init__("PyNvVideoCodec")
         self.__version__ = "2.1.1"
@@ -157,7 +162,7 @@ class FakePyNvVideoCodec(types.ModuleType):
         self.made: list[dict[str, Any]] = []
         self.alive: weakref.WeakSet[Any] = weakref.WeakSet()
         self.most_alive = 0
-        self.exchanges, self.unsupported, self.drops = exchanges, unsupported, drops
+        self.exchanges, self.unsupported, self.drops, self.mute = exchanges, unsupported, drops, mute
         self.fails_at = fails_at or {}
 
     def CreateDecoder(self, **arguments: Any) -> Any:
@@ -204,7 +209,7 @@ class _NvDecoder:
         if self._packets == self._fails_at:
             self._fail("HandlePictureDecode : m_api.cuvidDecodePicture(m_hDecoder, pPicParams) failed\n at line 7")
         self._packets += 1
-        pictures = self._parse(self._waiting)
+        pictures = [] if self._name in self._library.mute else self._parse(self._waiting)
         self._waiting = None
         if packet.bsl:
             self._waiting = packet.pts, ctypes.string_at(packet.bsl_data, packet.bsl)
@@ -254,26 +259,41 @@ def _rgb(picture: Any) -> np.ndarray[Any, Any]:
 
 
 class FakeDeepStream(types.ModuleType):
-    """The package ``nvidia.deepstream_videodecode``.
+    """The package ``nvidia.deepstream_videodecode``, with what was seen of it on an H200.
+
+    A worker keeps its decoder while the hint on the codec stays the same, and goes wrong where another stream needs a
+    larger one: here its pictures come in the wrong order then, for nobody promises that the count shows it. It takes
+    colours by the primaries, and those of the stream that the decoder was made for.
 
     Args:
         dead: after so many calls a worker dies, and its caller waits for ever.
         drops: numbers on pictures that the decoder does not give.
         slow: every call ends with the library's own timeout.
+        fails: every call ends with this error, before the first picture.
+        leading: whether pictures in front of an open start of H.264 are shown, undecodable as they are.
     """
 
-    def __init__(self, dead: int | None = None, drops: tuple[int, ...] = (), slow: bool = False) -> None:
+    def __init__(
+        self,
+        dead: int | None = None,
+        drops: tuple[int, ...] = (),
+        slow: bool = False,
+        fails: str = "",
+        leading: bool = False,
+    ) -> None:
         super().__init__("nvidia.deepstream_videodecode")
         self.__version__ = "9.0.2"
         self.pools: list[Any] = []
         self.calls: list[dict[str, Any]] = []
-        self.dead, self.drops, self.slow = dead, drops, slow
+        self.dead, self.drops, self.slow, self.fails, self.leading = dead, drops, slow, fails, leading
         library = self
 
         class DecodePool:
             def __init__(self, num_workers: int = 8, drop_interval: int = 0) -> None:
                 self.num_workers = num_workers
                 self.closed = False
+                self.hint = ""
+                self.made_for: tuple[bytes, Any] | None = None
                 library.pools.append(self)
 
             def decode(self, data: bytes, **arguments: Any) -> Any:
@@ -288,48 +308,69 @@ class FakeDeepStream(types.ModuleType):
         self,
         pool: Any,
         data: bytes,
-        target_indices: list[int] | None = None,
-        target_pts_ns: list[int] | None = None,
+        target_indices: list[int],
         codec: str = "",
         max_frames: int = 8,
         timeout_sec: float = 30.0,
     ) -> Any:
-        assert isinstance(data, bytes)
-        self.calls.append({"codec": codec, "indices": target_indices, "times": target_pts_ns, "timeout": timeout_sec})
+        assert isinstance(data, bytes) and pool.num_workers == 1
+        self.calls.append({"codec": codec, "indices": target_indices, "data": data, "timeout": timeout_sec})
         if self.dead is not None and len(self.calls) > self.dead and pool is self.pools[0]:
             threading.Event().wait()
         if self.slow:
             return self._result([], 0, f"timeout after {timeout_sec}s")
-        kept, total, cursor, error = [], 0, 0, ""
-        targets = sorted(target_pts_ns or ())
-        pictures = []
-        with av.open(__import__("io").BytesIO(data)) as file:
-            file.streams.video[0].codec_context.thread_count = 1
-            try:
-                for packet in file.demux(video=0):
-                    pictures += packet.decode()
-            except av.error.FFmpegError:
-                pass  # GStreamer's parser passes over what it cannot read
+        if self.fails:
+            return self._result([], 0, self.fails)
+        pictures, sequence = _decoded(data, self.leading)
+        primaries = int(pictures[0].color_primaries) if pictures else 2
+        if pool.made_for is None or codec != pool.hint:
+            pool.hint, pool.made_for = codec, (sequence, primaries)
+        if pool.made_for[0] != sequence:
+            pictures = [*pictures[1:], *pictures[:1]]
+        kept: list[Any] = []
+        total = 0
         for picture in pictures:
-            image = _rgb(picture)
+            image = _painted(picture, pool.made_for[1])
+            if image is None:
+                return self._result([], 1, "Internal data stream error.")
             if self.drops and read_number(image) in self.drops:
                 continue
             total += 1
-            if target_pts_ns is not None:
-                when = round(picture.time * 1e9)
-                if cursor >= len(targets) or when < targets[cursor]:
-                    continue
-                while cursor < len(targets) and targets[cursor] <= when:
-                    cursor += 1
-            elif total - 1 not in (target_indices or ()):
-                continue
-            if len(kept) < max_frames:
+            if total - 1 in target_indices:
                 kept.append(image)
             if len(kept) == max_frames:
                 break
-        return self._result(kept, total, error)
+        return self._result(kept, total, "")
 
     @staticmethod
     def _result(kept: list[Any], total: int, error: str) -> Any:
         frames = Tensor(np.stack(kept)) if kept else None
         return types.SimpleNamespace(frames=frames, n_kept=len(kept), n_total=total, fps=0.0, error=error)
+
+
+def _decoded(data: bytes, leading: bool) -> tuple[list[Any], bytes]:
+    """The pictures of a file, and the first sequence parameter set in it."""
+    pictures: list[Any] = []
+    with av.open(io.BytesIO(data), "r") as file:
+        context = file.streams.video[0].codec_context
+        context.thread_count = 1
+        if leading:
+            context.flags2 |= av.codec.context.Flags2.show_all.value
+        packets = list(file.demux(video=0))
+        first = bytes(packets[0])
+        for packet in packets:
+            try:
+                pictures += packet.decode()
+            except av.error.FFmpegError:
+                pass  # GStreamer's parser passes over what it cannot read
+    units = (unit.rstrip(b"\0") for unit in first.split(b"\0\0\1")[1:])
+    return pictures, next((unit for unit in units if unit[0] & 0x1F == 7 or unit[0] >> 1 == 33), b"")
+
+
+def _painted(picture: Any, primaries: int) -> np.ndarray[Any, Any] | None:
+    """In RGB, by the matrix that goes with the primaries; None where there is none that the converter knows."""
+    matrices = {1: 1, 2: 5, 6: 5}
+    if primaries not in matrices:
+        return None
+    picture.colorspace = matrices[primaries]
+    return _rgb(picture)

@@ -6,7 +6,8 @@ planned packets and no others. A *whole-file backend* has a library that takes n
 the planned packets as a file in memory (:mod:`telecine.reel`). Both must keep these rules:
 
 - ``data[i]`` is frame ``plan.frames[i]``, at ``geometry``'s size, by the rule of :mod:`telecine.pixels`. A frame is
-  identified by the packet it came from or by its time, never by counting what comes out.
+  identified by the packet it came from or by its time. Where a library tells neither, by its number, and then the count
+  of all that came out must be proven to be that of the stream.
 - A frame that cannot be decoded, or that was built on a damaged one, is left out: ``kept[i]`` is False and its row
   undefined. It is never replaced by another.
 - Nothing decodable is not an error here: ``kept`` is all False, and the caller decides.

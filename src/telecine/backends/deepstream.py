@@ -1,9 +1,12 @@
-"""NVIDIA's DeepStream decoder (``nvidia-deepstream-videodecode``), given a reel in memory.
+"""NVIDIA's DeepStream decoder (``nvidia-deepstream-videodecode``), given a splice in memory.
 
 What its pool gives back is a tensor of frames in order, and how many: not which. So nothing is believed that cannot be
-proven. A reel in which every packet brings a frame is asked for by index, and believed if the decoder gave exactly as
-many pictures as there are. Otherwise each frame is asked for alone, by time, together with the one behind it: only if
-two different ones come back can the first be the wanted one.
+proven. It is asked by number, never told to stop early, and believed if it decoded exactly as many pictures as there
+are (:mod:`telecine.backends.splice`); where it did not, parts are tried alone, and what stays unproven is lost.
+
+It keeps decoders warm from one file to the next, and makes one anew only for another codec or another size. A decoder
+that was made for a stream that refers to fewer pictures then gives wrong ones, without a word. What is called a hint on
+the codec decides, so it names all that a decoder is made for.
 """
 
 from __future__ import annotations
@@ -12,23 +15,32 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from telecine.backends import BackendStatus, Decoded, DecodeRequest
 from telecine.backends.placing import HostRows, TorchRows
+from telecine.backends.splice import Splice, parts_of, splices
 from telecine.errors import BackendUnavailable, DeadlineError
+from telecine.limits import Deadline
 from telecine.options import Option
 from telecine.plan import Run
-from telecine.reel import STEP, Reel, chapters, cut, doubtful, make_reel, only
+from telecine.reel import by_halves
 
 __all__ = ["DeepStreamBackend"]
 
-_CODECS = ("h264", "hevc")
+_SIDES = {"h264": (16, 4096), "hevc": (144, 8192)}
+"""Sides of a picture in pixels that NVDEC takes: smaller ones than it allows hang the library."""
+_LAYOUTS = ("yuv420p", "yuvj420p")
+_COLOURS = {"bt709": 1, "bt470bg": 6, "smpte170m": 6, "unknown": 6}
+"""Matrices that it converts by, by FFmpeg's names, and the code point that it knows each by. It looks at the primaries
+alone, so primaries, transfer and matrix all get that."""
 _MOST_WORKERS = 16
 _WORKERS = 8
 _SIZES = ("TELECINE_POOL_SIZE", "VLLM_MEDIA_LOADING_THREAD_COUNT")
-"""Variables that say how large the pool is where no request does, the first one first."""
+"""Variables that say how many workers there are where no request does, the first one first."""
+_REFUSALS = 2
+"""How often the library may fail at the first picture of a stretch while nothing else has come of the video."""
 _GRACE = 5.0
 """Seconds after its own timeout that the library has to answer."""
 _WAIT = 0.05
@@ -37,19 +49,18 @@ _INSTALL = (
     "python3-gst-1.0 gstreamer1.0-plugins-base gstreamer1.0-plugins-good gstreamer1.0-plugins-bad gstreamer1.0-libav "
     "libv4l-0), glibc 2.34 or newer, CUDA 13 with NPP, and torch for CUDA"
 )
-_NANOSECONDS = STEP * 1_000_000
 _log = logging.getLogger("telecine.backends.deepstream")
 
 
 class DeepStreamBackend:
-    """Decodes with DeepStream, on the GPU that torch uses. H.264 and HEVC.
+    """Decodes with DeepStream, on the first GPU that torch sees. H.264 and HEVC, 8 bits, 4:2:0, not interlaced.
 
-    One pool for the process is made by the first request, and made anew after one of its workers has died.
+    Its workers serve the whole process. Each is made when it is needed first, and anew after it has failed.
     """
 
     options: Mapping[str, Option] = {
         "pool_size": Option(
-            int, None, "workers of the pool, 1 to 16, in this process; the first value holds. TELECINE_POOL_SIZE, or 8"
+            int, None, "workers, 1 to 16, in this process; the first value holds. TELECINE_POOL_SIZE, or 8"
         ),
         "timeout_sec": Option(float, 30.0, "seconds for one call of the library", 0.001, 86400),
     }
@@ -58,8 +69,7 @@ class DeepStreamBackend:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pool: Any = None
-        self._size = 0
+        self._workers: _Workers | None = None
         self._warned = False
 
     def status(self) -> BackendStatus:
@@ -77,64 +87,103 @@ class DeepStreamBackend:
 
     def decode(self, request: DecodeRequest) -> Decoded:
         """See :class:`telecine.backends.Backend`."""
+        colours = _refuse(request)
         rows = _rows(request)
-        for runs in cut(request.plan.runs):
-            reel = make_reel(request.demuxer, request.index, runs, request.deadline)
-            if not (_complete(request, reel) and self._by_index(request, reel, rows)):
-                for run in runs:
-                    for part in chapters(request.index, run):
-                        self._by_time(request, part, rows)
+        _Work(self._ready(request), request, rows, colours).decode()
+        if isinstance(rows, TorchRows):
+            import torch
+
+            # the library's own tensors go back to torch now, and another stream may get their memory
+            torch.cuda.current_stream(rows.data.device).synchronize()
         return rows.decoded()
 
-    def _by_index(self, request: DecodeRequest, reel: Reel, rows: HostRows | TorchRows) -> bool:
-        """Ask for all at once, and say whether what came can be believed."""
-        wanted = list(reel.targets)
+    def _ready(self, request: DecodeRequest) -> _Workers:
+        wanted = request.options["pool_size"]
+        wanted = None if wanted is None else min(max(wanted, 1), _MOST_WORKERS)
+        with self._lock:
+            if self._workers is None:
+                # off, it copies surfaces that may not be ready
+                os.environ.setdefault("DS_SYNC_COPY", "1")
+                self._workers = _Workers(wanted or _default_size())
+            elif wanted not in (None, self._workers.size) and not self._warned:
+                self._warned = True
+                _log.warning("pool_size is %d; it stays %d, as the first request said", wanted, self._workers.size)
+            return self._workers
+
+
+class _Work:
+    """Executes the plan of one request. Not thread-safe."""
+
+    def __init__(self, workers: _Workers, request: DecodeRequest, rows: HostRows | TorchRows, colours: str) -> None:
+        self._workers, self._request, self._rows, self._colours = workers, request, rows, colours
+        self._refusals = 0
+
+    def decode(self) -> None:
+        """Fill the rows of what can be had."""
+        index = self._request.index
+        for splice in self._workers.one_by_one(
+            splices(self._request, parts_of(index, self._request.plan.runs), self._colours), self._request.deadline
+        ):
+            if not self._fill(splice):
+                for part in splice.parts:
+                    by_halves(index, part, self._retry)
+
+    def _retry(self, run: Run) -> bool:
+        """Decode a run alone; say whether all of its targets came."""
+        targets = 0
+        for splice in splices(self._request, [run], self._colours):
+            if not self._fill(splice):
+                return False
+            targets += len(splice.targets)
+        return targets == len(run.targets)
+
+    def _fill(self, splice: Splice) -> bool:
+        """Ask for all targets of a splice at once, and put them in place if what came can be believed."""
+        wanted = {number - shift for number in splice.targets for shift in {0, splice.optional} if number >= shift}
+        asked = sorted(wanted)
         # with room for one more it does not stop at the last one, and counts what it decodes to the end
-        result = self._call(request, reel, target_indices=wanted, max_frames=len(wanted) + 1)
-        if result.error or result.n_total != reel.expected or result.n_kept != len(wanted):
+        result = self._call(splice, target_indices=asked, max_frames=len(asked) + 1)
+        missing = splice.count - result.n_total
+        came = [number for number in asked if number < result.n_total]
+        if result.error or missing not in (0, splice.optional) or result.n_kept != len(came):
+            _log.debug("%d pictures of %d: %s", result.n_total, splice.count, result.error or "not believed")
+            self._give_up(result)
             return False
-        for position, picture in zip(wanted, result.frames, strict=True):
-            _put(rows, reel.targets[position], picture)
+        at = {number: place for place, number in enumerate(came)}
+        for number, where in splice.targets.items():
+            picture = result.frames[at[number - missing]]
+            if isinstance(self._rows, TorchRows):
+                self._rows.put(where, picture)
+            else:
+                self._rows.put(where, picture.cpu().numpy())
         return True
 
-    def _by_time(self, request: DecodeRequest, part: Run, rows: HostRows | TorchRows) -> None:
-        """Ask for each frame of a part alone."""
-        lost: set[int] = set()
-        corrupt: frozenset[int] = frozenset()
-        for ordinal in sorted(part.targets):
-            reel = make_reel(request.demuxer, request.index, (only(request.index, part, (ordinal,)),), request.deadline)
-            corrupt |= reel.corrupt
-            position = reel.position[ordinal]
-            times = _times(reel, position)
-            result = None
-            if position in reel.present():
-                result = self._call(request, reel, target_pts_ns=times, max_frames=len(times))
-            if result is None or result.error or result.n_kept != len(times):
-                lost.add(ordinal)
-            else:
-                _put(rows, part.targets[ordinal], result.frames[0])
-        for ordinal in doubtful(request.index, (part,), lost | corrupt):
-            rows.kept[list(part.targets[ordinal])] = False
+    def _give_up(self, result: Any) -> None:
+        """What the hardware cannot do fails at the first picture, and so again: each time it costs a worker."""
+        self._refusals += bool(result.error) and not result.n_total
+        if self._refusals >= _REFUSALS and not self._rows.kept.any():
+            raise BackendUnavailable(f"{self._request.source.name}: deepstream cannot decode it: {result.error}")
 
-    def _call(self, request: DecodeRequest, reel: Reel, **targets: Any) -> Any:
-        """Let the pool decode, and come back in time even if it does not.
+    def _call(self, splice: Splice, **targets: Any) -> Any:
+        """Let a worker decode, and come back in time even if it does not.
 
-        The pool waits without a limit for a worker's answer, and a worker that fails outside its own guard answers
+        The library waits without a limit for a worker's answer, and a worker that fails outside its own guard answers
         nothing. So the call is made in a thread that can be left behind; this and the pool of requests are the only
         places that start one.
         """
+        request = self._request
         limit = request.options["timeout_sec"]
+        worker = self._workers.take(splice.decoder, request.deadline)
         left = request.deadline.remaining()
-        pool = self._ready_pool(request)
         answer: list[Any] = []
         done = threading.Event()
 
         def ask() -> None:
             try:
                 answer.append(
-                    pool.decode(
-                        reel.data,
-                        codec=request.index.codec,
+                    worker.pool.decode(
+                        splice.data,
+                        codec=splice.decoder,
                         timeout_sec=limit if left is None else max(0.001, min(limit, left)),
                         **targets,
                     )
@@ -143,50 +192,98 @@ class DeepStreamBackend:
                 answer.append(error)
             done.set()
 
-        started = time.monotonic()
-        threading.Thread(target=ask, name="telecine-deepstream", daemon=True).start()
-        while not done.wait(_WAIT):
-            waited = time.monotonic() - started
-            try:
+        sound = False
+        try:
+            started = time.monotonic()
+            threading.Thread(target=ask, name="telecine-deepstream", daemon=True).start()
+            while not done.wait(_WAIT):
+                waited = time.monotonic() - started
                 request.deadline.check("decoding")
                 if waited > limit + _GRACE:
                     raise DeadlineError(f"deepstream gave no answer within {waited:.0f} s (timeout_sec is {limit:g})")
-            except BaseException:
-                self._replace(pool)
-                raise
-        if isinstance(answer[0], Exception):
-            self._replace(pool)
-            raise BackendUnavailable(f"deepstream: {type(answer[0]).__name__}: {answer[0]}") from answer[0]
-        if "timeout" in answer[0].error:
-            # the chain still runs, and its late frames would land in the next request
-            self._replace(pool)
-            request.deadline.check("decoding")
-            raise DeadlineError(f"deepstream: {answer[0].error} (timeout_sec is {limit:g})")
+            if isinstance(answer[0], Exception):
+                raise BackendUnavailable(f"deepstream: {type(answer[0]).__name__}: {answer[0]}") from answer[0]
+            if "timeout" in answer[0].error:
+                request.deadline.check("decoding")
+                raise DeadlineError(f"deepstream: {answer[0].error} (timeout_sec is {limit:g})")
+            # after an error it would stand still for seconds, and after a timeout its late frames would land elsewhere
+            sound = not answer[0].error
+        finally:
+            self._workers.give_back(worker, sound)
         return answer[0]
 
-    def _ready_pool(self, request: DecodeRequest) -> Any:
-        wanted = request.options["pool_size"]
-        wanted = None if wanted is None else min(max(wanted, 1), _MOST_WORKERS)
-        with self._lock:
-            if not self._size:
-                self._size = wanted or _default_size()
-            elif wanted not in (None, self._size) and not self._warned:
-                self._warned = True
-                _log.warning("pool_size is %d; it stays %d, as the first request said", wanted, self._size)
-            if self._pool is None:
-                # off, it copies surfaces that may not be ready, and frames come out torn under load
-                os.environ.setdefault("DS_SYNC_COPY", "1")
-                self._pool = _library().DecodePool(num_workers=self._size)
-            return self._pool
 
-    def _replace(self, pool: Any) -> None:
-        """Give a pool up; the next request makes another."""
-        with self._lock:
-            if self._pool is not pool:
+class _Worker:
+    """A pool of the library's with a single worker, so that it is known which decoder a request gets."""
+
+    def __init__(self) -> None:
+        try:
+            self.pool = _library().DecodePool(num_workers=1)
+        except Exception as error:  # torch, CUDA and GStreamer have errors of their own
+            raise BackendUnavailable(f"deepstream cannot be started: {type(error).__name__}: {error}") from error
+        self.decoder = ""
+        """What its decoder was made for."""
+
+
+class _Workers:
+    """At most ``size`` workers. Thread-safe."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._taken = 0
+        self._free: list[_Worker] = []  # the one that was used last is the last
+        self._changed = threading.Condition()
+        self._preparing = threading.Lock()
+
+    def one_by_one(self, found: Iterator[Splice], deadline: Deadline) -> Iterator[Splice]:
+        """Let one request at a time make its splices.
+
+        That is work in Python, and so is what the library does at every picture: the fewer threads stand in line for
+        the interpreter, the sooner a worker gets it.
+        """
+        while True:
+            while not self._preparing.acquire(timeout=_WAIT):
+                deadline.check("waiting for others to read their packets")
+            try:
+                splice = next(found, None)
+            finally:
+                self._preparing.release()
+            if splice is None:
                 return
-            self._pool = None
-        # it joins its workers, for seconds each
-        threading.Thread(target=pool.shutdown, name="telecine-deepstream-end", daemon=True).start()
+            yield splice
+
+    def take(self, decoder: str, deadline: Deadline) -> _Worker:
+        """A worker for one call: one that has such a decoder, else a new one, else the one that was idle longest.
+
+        Making a decoder takes a third of a second.
+        """
+        while True:
+            deadline.check("waiting for a worker")
+            with self._changed:
+                if self._taken < self.size:
+                    worker = self._choose(decoder)
+                    self._taken += 1
+                    break
+                self._changed.wait(_WAIT)
+        worker.decoder = decoder
+        return worker
+
+    def _choose(self, decoder: str) -> _Worker:
+        at = next((at for at, worker in enumerate(self._free) if worker.decoder == decoder), None)
+        if at is None and self._taken + len(self._free) < self.size:
+            return _Worker()
+        return self._free.pop(at or 0)
+
+    def give_back(self, worker: _Worker, sound: bool) -> None:
+        """End a call. A worker that is not sound is given up."""
+        with self._changed:
+            self._taken -= 1
+            if sound:
+                self._free.append(worker)
+            self._changed.notify()
+        if not sound:
+            # it joins its worker, for seconds
+            threading.Thread(target=worker.pool.shutdown, name="telecine-deepstream-end", daemon=True).start()
 
 
 def _library() -> Any:
@@ -195,22 +292,39 @@ def _library() -> Any:
     return deepstream_videodecode
 
 
+def _refuse(request: DecodeRequest) -> str:
+    """Refuse what it cannot decode, or not rightly; say how the colours are to be written into the stream."""
+    info, codec = request.info, request.index.codec
+    reason = ""
+    if codec not in _SIDES:
+        reason = f"decodes {' and '.join(_SIDES)} here, not {codec}"
+    elif info.pixel_format not in _LAYOUTS:
+        reason = f"decodes 4:2:0 with 8 bits rightly, not {info.pixel_format}"
+    elif info.interlaced:
+        reason = "does not give interlaced video as it is"
+    elif info.color_space not in _COLOURS:
+        reason = f"converts colours by BT.709 and BT.601, not by {info.color_space}"
+    else:
+        least, most = _SIDES[codec]
+        sides = request.geometry.stored_width, request.geometry.stored_height
+        if min(sides) < least or max(sides) > most:
+            reason = f"takes pictures of {least} to {most} pixels a side in {codec}, not {sides[0]}x{sides[1]}"
+    if reason:
+        raise BackendUnavailable(f"{request.source.name}: deepstream {reason}; use backend='pyav'")
+    point = _COLOURS[info.color_space]
+    full = info.color_range == "pc" or info.pixel_format == "yuvj420p"
+    names = ("colour_primaries", "transfer_characteristics", "matrix_coefficients")
+    return ":".join([*(f"{name}={point}" for name in names), f"video_full_range_flag={int(full)}"])
+
+
 def _rows(request: DecodeRequest) -> HostRows | TorchRows:
-    if request.index.codec not in _CODECS:
-        raise BackendUnavailable(
-            f"{request.source.name}: deepstream decodes {' and '.join(_CODECS)} here, not {request.index.codec}; "
-            "use backend='pyav'"
-        )
     if request.device == "cpu":
         return HostRows(request)
     import torch
 
-    device = torch.device("cuda", torch.cuda.current_device())
-    if torch.device(request.device).index not in (None, device.index):
-        raise BackendUnavailable(
-            f"deepstream decodes on torch's current device, which is {device}; device is {request.device!r}"
-        )
-    return TorchRows(request, device)
+    if torch.device(request.device).index not in (None, 0):
+        raise BackendUnavailable(f"deepstream decodes on the first GPU, cuda:0; device is {request.device!r}")
+    return TorchRows(request, torch.device("cuda", 0))
 
 
 def _default_size() -> int:
@@ -219,30 +333,3 @@ def _default_size() -> int:
         if text.isascii() and text.isdecimal():
             return min(max(int(text), 1), _MOST_WORKERS)
     return _WORKERS
-
-
-def _complete(request: DecodeRequest, reel: Reel) -> bool:
-    """Whether every packet of a reel brings a frame of one size, so that the n-th picture is the n-th position."""
-    fields = sum(int(request.index.second_field[ordinal]) for ordinal in reel.position)
-    first = min(reel.position.items())[1]
-    return not (first or fields or reel.corrupt or reel.changes) and reel.expected == len(reel.position)
-
-
-def _times(reel: Reel, position: int) -> list[int]:
-    """The times to ask for, in nanoseconds, such that as many frames come only if the first is at ``position``.
-
-    A time stands for the first frame at or behind it, and one frame may serve several. Half a step in front of each is
-    clear of any rounding. A random access point behind is asked for too, or the library drops the pictures that follow
-    it in decoding order.
-    """
-    later = [at for at in reel.present() if at > position]
-    keys = [at for at, key in reel.present().items() if key and at > position]
-    wanted = sorted({position, *later[:1], *keys[-1:]})
-    return [max(0, round((at - 0.5) * _NANOSECONDS)) for at in wanted]
-
-
-def _put(rows: HostRows | TorchRows, where: tuple[int, ...], picture: Any) -> None:
-    if isinstance(rows, TorchRows):
-        rows.put(where, picture)
-    else:
-        rows.put(where, picture.cpu().numpy())

@@ -1,0 +1,327 @@
+"""The planned packets as one stream for a library that says of its frames only how many there are.
+
+Such frames are known by their number, and that can be believed where it can be said beforehand how many pictures come
+out and in which order. So a splice is built of *parts*, each from a place where decoding starts afresh up to its last
+wanted frame, and the bitstream itself is asked for the order in each. Nothing that is damaged is in it, nor what is
+built on that: a decoder would give something for it, or nothing, and put the count off.
+
+Pictures that are there are never passed over, and nothing is decoded beyond the last wanted one of a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import numpy as np
+
+from telecine.backends import DecodeRequest
+from telecine.backends.bytestream import ByteStream
+from telecine.backends.labels import labels
+from telecine.backends.matroska import Block, matroska
+from telecine.bitstream import Access, Leading, scanner_for
+from telecine.bitstream.h264 import FrameNumbers, H264Scanner
+from telecine.errors import BackendUnavailable
+from telecine.index import PacketIndex
+from telecine.plan import Run
+from telecine.reel import chapters
+
+__all__ = ["Splice", "parts_of", "splices"]
+
+_MOST_BYTES = 64 << 20
+"""Of packets in a splice, unless a single part has more."""
+_MOST_PICTURES = 512 << 20
+"""Bytes of wanted frames, likewise: the library makes room for all of them at a time."""
+_CODE = b"\0\0\1"
+_KINDS = {"h264": (0, 0x1F, (7,)), "hevc": (1, 0x3F, (32, 33))}
+"""How to find the type in the first byte of a NAL unit (a shift, a mask), and those of the headers with the colours."""
+_CRA, _BLA = 21, 16
+"""HEVC's types of pictures (table 7-1): a clean random access point, and the same behind a cut."""
+
+
+@dataclass(frozen=True, eq=False)
+class Splice:
+    """A file in memory, and what comes out of it."""
+
+    parts: tuple[Run, ...]
+    """That it was made from."""
+    data: bytes = field(repr=False)
+    """The file: Matroska."""
+    count: int
+    """Pictures that an undamaged stream brings."""
+    optional: int
+    """How many of the first ones a decoder may leave out, all of them or none."""
+    targets: Mapping[int, tuple[int, ...]]
+    """By the number of a wanted picture, counted from 0, ascending: the rows of the output that it fills."""
+    decoder: str
+    """Stands for all that a decoder is made for: one that was made for another must not be used."""
+
+
+@dataclass
+class _Piece:
+    """A part, looked at packet by packet."""
+
+    part: Run
+    sequence: tuple[bytes, ...] = ()
+    """Sequence headers that hold in it."""
+    packets: list[tuple[int, bool, bytes]] = field(default_factory=list)
+    """Ordinal, whether decoding can start at it, bytes."""
+    orders: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By ordinal: the place in order of presentation that the bitstream says."""
+    provable: bool = True
+    """Whether all of those are known."""
+    optional: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(len(data) for _, _, data in self.packets)
+
+
+def parts_of(index: PacketIndex, runs: Iterable[Run]) -> list[Run]:
+    """Divide the runs of a plan into parts.
+
+    Behind an open point of H.264 come pictures that lack what they refer to, and whether a decoder shows them is its
+    own affair. So a run that starts at one is led back to a point that looks back at nothing, if there is one.
+    """
+    led: list[Run] = []
+    for run in runs:
+        start = int(run.packets[0])
+        if index.codec == "h264" and index.access[start] == Access.OPEN:
+            points = np.flatnonzero(index.access[: start + 1])
+            closed = points[index.access[points] == Access.CLOSED]
+            run = _from(index, int(closed[-1] if len(closed) else points[0]), run)
+            while led and led[-1].packets[-1] >= run.packets[0]:
+                run = _joined(led.pop(), run)
+        led.append(run)
+    return [part for run in led for part in chapters(index, run)]
+
+
+def _from(index: PacketIndex, start: int, run: Run) -> Run:
+    """A run that begins earlier."""
+    first, last = int(run.packets[0]), int(run.packets[-1])
+    feed = ~index.disposable[start : last + 1]
+    feed[run.packets - start] = True
+    packets = np.flatnonzero(feed) + start
+    sound = np.concatenate([index.presentable[packets[packets < first]], run.sound])
+    return Run(packets, sound, run.targets, run.restart)
+
+
+def _joined(one: Run, other: Run) -> Run:
+    """Two runs that overlap."""
+    packets, where = np.unique(np.concatenate([one.packets, other.packets]), return_index=True)
+    return Run(packets, np.concatenate([one.sound, other.sound])[where], {**one.targets, **other.targets}, one.restart)
+
+
+def splices(request: DecodeRequest, parts: Iterable[Run], colours: str) -> Iterator[Splice]:
+    """Join parts, as many as one decoder can take in one go.
+
+    Targets that are damaged, or whose number cannot be said, are in none.
+
+    Args:
+        request: says where the packets are.
+        parts: of a plan.
+        colours: options of FFmpeg's bitstream filters ``h264_metadata`` and ``hevc_metadata``.
+
+    Raises:
+        BackendUnavailable: pictures of two fields, or headers that cannot be rewritten.
+    """
+    waiting: list[_Piece] = []
+    reader = _Reader(request, colours)
+    for part in parts:
+        piece = reader.read(part)
+        if not piece.provable or not piece.part.targets:
+            continue
+        if waiting and (piece.optional or piece.sequence != waiting[0].sequence or _full(request, waiting, piece)):
+            yield _splice(request, waiting, colours)
+            waiting = []
+        waiting.append(piece)
+    if waiting:
+        yield _splice(request, waiting, colours)
+
+
+def _full(request: DecodeRequest, waiting: list[_Piece], piece: _Piece) -> bool:
+    together = [*waiting, piece]
+    frame = 3 * request.geometry.stored_height * request.geometry.stored_width
+    wanted = sum(len(one.part.targets) for one in together)
+    return sum(one.size for one in together) > _MOST_BYTES or wanted * frame > _MOST_PICTURES
+
+
+class _Reader:
+    """Reads the packets of parts and looks at them. Not thread-safe: one for each request."""
+
+    def __init__(self, request: DecodeRequest, colours: str) -> None:
+        self._request = request
+        self._index = request.index
+        self._extradata = bytes(request.demuxer.stream.codec_context.extradata or b"")
+        self._stream = ByteStream(self._index.codec, self._extradata)
+        self._stream(b"", True, False)  # its headers, which it would otherwise put in front of what is read first
+        self._paint = _Paint(request, colours)
+
+    def read(self, part: Run) -> _Piece:
+        """Look at a part. The piece ends where it is not sound any more."""
+        index = self._index
+        piece = _Piece(part)
+        sound = _Sound(index.codec, self._extradata)
+        for ordinal, packet in self._request.demuxer.read(index, part.packets):
+            self._request.deadline.check("reading the packets")
+            if packet.has_sidedata("new_extradata"):
+                self._extradata = bytes(packet.get_sidedata("new_extradata"))
+                self._stream.renew(self._extradata)
+                self._stream(b"", True, False)
+                sound = _Sound(index.codec, self._extradata)
+            raw, access, first = memoryview(packet), bool(index.access[ordinal]), not piece.packets
+            data = None if packet.is_corrupt else self._stream(raw, False, access)
+            if data is not None and first and not self._paint.headers(data):
+                data = self._stream(raw, True, access)
+            if data is None and index.disposable[ordinal] and not first:
+                continue
+            if data is None or (not first and self._stream.sequence != piece.sequence) or sound.lacks(raw):
+                break
+            if first:
+                self._refuse_fields(raw)
+                piece.sequence = self._stream.sequence
+            facts = sound.scanner.scan(raw, access, True)
+            if facts.leading == Leading.NEVER:
+                continue
+            if facts.shown:
+                piece.provable &= facts.order is not None
+                piece.orders[ordinal] = facts.order or (0, 0)
+            piece.packets.append((ordinal, access, self._paint(data) if access else data))
+        self._finish(piece)
+        return piece
+
+    def _finish(self, piece: _Piece) -> None:
+        """Leave the targets that are in it and in place, and say what a decoder may leave out."""
+        index, ordinals = self._index, np.array(list(piece.orders), np.int64)
+        if not piece.provable or not len(ordinals):
+            piece.provable = False
+            return
+        by_stream = sorted(piece.orders, key=lambda ordinal: piece.orders[ordinal])
+        place = labels(index, ordinals)
+        by_time = sorted(piece.orders, key=lambda ordinal: place[ordinal])
+        # where the container contradicts the stream, one of them is wrong
+        agreed = {one for one, other in zip(by_stream, by_time, strict=True) if one == other}
+        repeated = len(set(piece.orders.values())) < len(piece.orders)
+        targets = {ordinal: rows for ordinal, rows in piece.part.targets.items() if ordinal in agreed}
+        piece.part = Run(piece.part.packets, piece.part.sound, {} if repeated else targets, piece.part.restart)
+        start = int(ordinals[0])
+        if index.codec == "h264" and index.access[start] == Access.OPEN:
+            piece.optional = by_stream.index(start)
+
+    def _refuse_fields(self, packet: memoryview) -> None:
+        if self._index.codec != "h264":
+            return
+        head = H264Scanner(self._extradata).head_of(packet)
+        if head is not None and not head.sps.frame_mbs_only:
+            raise BackendUnavailable(
+                f"{self._request.source.name}: deepstream does not give interlaced H.264 as it is; use backend='pyav'"
+            )
+
+
+class _Sound:
+    """What is known of the packets so far, from a place on where decoding starts afresh."""
+
+    def __init__(self, codec: str, extradata: bytes) -> None:
+        scanner = scanner_for(codec, extradata)
+        assert scanner is not None  # there is one for both codecs
+        self.scanner = scanner
+        self._numbers = FrameNumbers(extradata) if codec == "h264" else None
+
+    def lacks(self, packet: memoryview) -> bool:
+        """Whether a picture is missing in front of a packet that it may be built on."""
+        return self._numbers is not None and self._numbers.gap_before(packet)
+
+
+def _splice(request: DecodeRequest, pieces: list[_Piece], colours: str) -> Splice:
+    blocks: list[Block] = []
+    targets: dict[int, tuple[int, ...]] = {}
+    count = 0
+    codec, geometry = request.index.codec, request.geometry
+    for piece in pieces:
+        by_stream = sorted(piece.orders, key=lambda ordinal: piece.orders[ordinal])
+        number = {ordinal: count + at for at, ordinal in enumerate(by_stream)}
+        latest = count
+        for at, (ordinal, access, data) in enumerate(piece.packets):
+            if blocks and not at and codec == "hevc":
+                data = _units_changed(data, _cut_off)
+            latest = number.get(ordinal, latest)
+            blocks.append(Block(latest, access, data))
+        targets |= {number[ordinal]: rows for ordinal, rows in piece.part.targets.items()}
+        count += len(by_stream)
+    made_for = blake2b(b"".join((*pieces[0].sequence, colours.encode())), digest_size=12).hexdigest()
+    return Splice(
+        tuple(piece.part for piece in pieces),
+        matroska(codec, geometry.stored_width, geometry.stored_height, blocks),
+        count,
+        pieces[0].optional,
+        dict(sorted(targets.items())),
+        f"{codec}:{made_for}",
+    )
+
+
+class _Paint:
+    """Writes the colours into the headers of a stream, for a library that looks at them in a way of its own."""
+
+    def __init__(self, request: DecodeRequest, colours: str) -> None:
+        from av.bitstream import BitStreamFilterContext
+
+        self._name = request.source.name
+        self._codec = request.index.codec
+        self._filter = BitStreamFilterContext(f"{self._codec}_metadata={colours}", self._codec)
+        self._known: dict[bytes, list[bytes]] = {}
+
+    def __call__(self, data: bytes) -> bytes:
+        """The bytes of a packet with its headers rewritten."""
+        shift, mask, kinds = _KINDS[self._codec]
+        headers = self.headers(data)
+        if not headers:
+            return data
+        whole = b"".join(b"\0" + _CODE + unit for unit in headers)
+        if whole not in self._known:
+            self._known[whole] = self._rewritten(whole)
+        rest = iter(self._known[whole])
+        return _units_changed(data, lambda unit: next(rest) if unit[0] >> shift & mask in kinds else unit)
+
+    def headers(self, data: bytes) -> list[bytes]:
+        """The headers in a packet, as far as they have to do with colours."""
+        shift, mask, kinds = _KINDS[self._codec]
+        return [unit.rstrip(b"\0") for unit in data.split(_CODE)[1:] if unit and unit[0] >> shift & mask in kinds]
+
+    def _rewritten(self, headers: bytes) -> list[bytes]:
+        import av
+        from av.packet import Packet
+
+        try:
+            found = b"".join(bytes(packet) for packet in self._filter.filter(Packet(headers)))
+        except av.error.FFmpegError:
+            found = b""
+        units = [unit.rstrip(b"\0") for unit in found.split(_CODE)[1:]]
+        if len(units) != headers.count(_CODE):
+            raise BackendUnavailable(
+                f"{self._name}: its headers cannot be rewritten with the colours that deepstream needs; "
+                "use backend='pyav'"
+            )
+        return units
+
+
+def _units_changed(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """The bytes of a packet with its NAL units changed."""
+    first, *units = data.split(_CODE)
+    # zeros at the end belong to the next start code
+    bare = [unit.rstrip(b"\0") for unit in units]
+    return first + b"".join(
+        _CODE + (change(one) if one else one) + unit[len(one) :] for one, unit in zip(bare, units, strict=True)
+    )
+
+
+def _cut_off(unit: bytes) -> bytes:
+    """A unit of HEVC that says, where it is of an open point, that what was in front of that is gone.
+
+    The two types have the same syntax. But behind this one the order of presentation begins anew, and no decoder
+    refers to what came before.
+    """
+    if unit[0] >> 1 & 0x3F != _CRA:
+        return unit
+    return bytes([unit[0] & 0x81 | _BLA << 1]) + unit[1:]
