@@ -37,19 +37,6 @@ class SlowFile(io.RawIOBase):
         return b"\x00"
 
 
-class StuckFile(SlowFile):
-    """A file object that never returns, as a name look-up can."""
-
-    def __init__(self, gate):
-        super().__init__()
-        self._gate = gate
-
-    def read(self, count=-1):
-        self.reading.set()
-        self._gate._open.wait(60)
-        return b""
-
-
 class ReadClip(io.RawIOBase):
     """A clip as a file object that has to be read."""
 
@@ -61,6 +48,18 @@ class ReadClip(io.RawIOBase):
 
     def read(self, count=-1):
         return self._content.read(count)
+
+
+class StuckClip(ReadClip):
+    """The same, but it does not come before a gate is open, as the answer to a name look-up may not."""
+
+    def __init__(self, path, gate):
+        super().__init__(path)
+        self._gate = gate
+
+    def read(self, count=-1):
+        self._gate.block(None)
+        return super().read(count)
 
 
 # deadlines
@@ -122,12 +121,13 @@ def test_a_fetch_that_hangs_fails_within_a_second_and_others_go_on(path):
     with Pool(threads=1, workers=1) as pool:
         started = time.monotonic()
         with pytest.raises(DeadlineError, match="did not return"):
-            pool.load(StuckFile(gate), timeout=0.1)
+            pool.load(StuckClip(path, gate), timeout=0.1)
         taken = time.monotonic() - started
         assert len(pool.load(ReadClip(path), num_frames=1, timeout=30)) == 1
         assert pool.status().stuck == 1
         gate.open()
         until(lambda: pool.status().stuck == 0 and is_idle(pool))
+        assert pool._crew._turns.free == 1  # what came back too late keeps no turn
     assert taken < 1.1
 
 

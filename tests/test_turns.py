@@ -98,6 +98,25 @@ def test_a_long_request_is_asked_to_yield_to_a_short_one_and_goes_on_with_its_co
     assert long.cores == 2
 
 
+def test_a_long_request_that_still_reads_packets_steps_aside_so_that_a_short_one_has_all_cores():
+    desk = Desk(2)
+    long = desk.ask(600.0)
+    desk.wait(1)
+    short = desk.ask(0.1)
+    assert (long.cores, short.cores) == (1, 1)
+    assert desk.decode(short) == 2 and long.asked_to_yield
+    desk.wait(0.05)
+    assert (long.cores, short.cores) == (0, 2)
+    desk.turns.leave(short)
+    assert long.cores == 1
+
+
+def test_equals_that_read_packets_keep_their_cores():
+    desk = Desk(2)
+    first, second = desk.ask(1), desk.ask(1)
+    assert desk.decode(first) == 1 and not second.asked_to_yield
+
+
 def test_pace_says_how_much_is_left():
     desk = Desk(1)
     claim = desk.ask(0.5)
@@ -238,7 +257,8 @@ def test_whatever_comes_no_core_is_given_twice_and_everybody_ends(seed):
             if not claim.decoding and draw.random() < 0.5:
                 desk.decode(claim)
         busy = {claim: claim.cores for claim in desk.turns._running}
-        assert desk.turns.free >= 0 and all(cores >= 1 for cores in busy.values())
+        leaving = sum(claim.cores for claim in busy if claim.asked_to_yield)
+        assert desk.turns.free >= -leaving and all(cores >= 1 for cores in busy.values())
         desk.wait(0.05)
         for claim, cores in busy.items():
             left[claim] -= 0.05 * cores

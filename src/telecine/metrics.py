@@ -2,8 +2,8 @@
 
 The numbers are kept here, whether or not anybody exports them. Where prometheus-client is installed, the first request
 of a pool adds a collector to its default registry that reads them when it is scraped; so a request pays for a few
-additions, and a forked child never meets a lock of another library. Where OpenTelemetry is installed, every request of
-a pool is a span.
+additions, and a forked child never meets a lock of another library. Where the process uses OpenTelemetry, every request
+of a pool is a span.
 docs/pool.md lists the names.
 """
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import bisect
 import functools
+import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +22,8 @@ from typing import Any
 from telecine.frames import Frames
 
 __all__ = ["METRICS", "Family", "Metrics", "Sample", "Tracing"]
+
+_log = logging.getLogger("telecine.metrics")
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _MOST_REASONS = 32
@@ -152,7 +156,11 @@ class Metrics:
             watched = list(self._gauges)
         gauges: dict[str, float] = {}
         for read in watched:
-            values = read()
+            try:
+                values = read()
+            except Exception:  # of a backend: the other numbers are as good as ever
+                _log.exception("gauges of a backend cannot be read")
+                continue
             if values is None:
                 with self._lock:
                     self._gauges.remove(read)
@@ -183,16 +191,17 @@ class Metrics:
             for sample in family.samples
         }
 
-    def export(self) -> bool:
-        """Add a collector to the default registry of prometheus-client, once; whether there is one now."""
-        if not self._exported:
-            try:
-                from prometheus_client import REGISTRY
-            except ImportError:
-                return False
+    def export(self) -> None:
+        """Add a collector to the default registry of prometheus-client, once, where that is installed."""
+        with self._lock:
+            if self._exported:
+                return
             self._exported = True
-            REGISTRY.register(_Collector(self))
-        return True
+        try:
+            from prometheus_client import REGISTRY
+        except ImportError:
+            return
+        REGISTRY.register(_Collector(self))
 
     def _count(self, name: str, amount: float, labels: tuple[str, ...]) -> None:
         self._counters[name, labels] = self._counters.get((name, labels), 0.0) + amount
@@ -243,17 +252,22 @@ class _Collector:
             yield exported
 
 
-@functools.cache
 def _tracer() -> Any:
-    """OpenTelemetry's tracer for this package, or None; it is not looked for twice, which would take longer."""
-    try:
-        return import_module("opentelemetry.trace").get_tracer("telecine")
-    except ImportError:
-        return None
+    """OpenTelemetry's tracer for this package, or None where nobody in this process has imported OpenTelemetry.
+
+    Spans would go nowhere then; and importing it takes long for the event loop that asks for frames.
+    """
+    trace = sys.modules.get("opentelemetry.trace")
+    return None if trace is None else _tracer_of(trace)
+
+
+@functools.cache
+def _tracer_of(trace: Any) -> Any:
+    return trace.get_tracer("telecine")
 
 
 class Tracing:
-    """The OpenTelemetry span of one request, or nothing where that is not installed.
+    """The OpenTelemetry span of one request, or nothing where that is not in use.
 
     It is a child of what was the current span when the request was submitted, and ends with it.
     """

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from concurrent.futures import wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
@@ -26,8 +27,12 @@ from telecine.load import Request
 from telecine.metrics import METRICS
 from telecine.pool.crew import Crew, Means
 from telecine.pool.job import Job, PoolFuture
+from telecine.pool.outcome import foreign
 
 __all__ = ["Pool", "PoolFuture", "PoolStatus"]
+
+_SETTLING = 0.5
+"""Seconds at most between the end of a request and that of its future."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,12 @@ class Pool:
             BackendUnavailable: the backend does not work on this machine.
             LimitError: the queue is full.
         """
-        request = Request.of(source, **options)
+        try:
+            request = Request.of(source, **options)
+        except TelecineError:
+            raise
+        except Exception as error:
+            raise foreign(error, options.get("backend") or "auto") from error
         return self._accept(source, lambda: request, request.backend, timeout, caller)
 
     def _accept(
@@ -140,7 +150,10 @@ class Pool:
         timeout: float | Deadline | None,
         caller: Hashable,
     ) -> PoolFuture:
-        METRICS.export()
+        try:
+            hash(caller)
+        except TypeError:
+            raise OptionsError(f"caller is a {type(caller).__name__}; it must be hashable: a name, a number") from None
         job = Job(self._crew, source, make, backend or "auto", timeout, caller)
         future = PoolFuture(job.withdraw)
         self._crew.accept(job, future)
@@ -244,6 +257,7 @@ class Pool:
             for future in futures:
                 future.cancel()
         crew.wait_for_end()
+        wait(futures, _SETTLING)
 
     def __enter__(self) -> Pool:
         return self

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -13,10 +12,11 @@ from dataclasses import dataclass
 
 from telecine.budget import Memory
 from telecine.cache import IndexCache
-from telecine.errors import Cancelled, DeadlineError, LimitError, OptionsError, TelecineError
+from telecine.errors import Cancelled, LimitError, OptionsError, TelecineError
 from telecine.frames import Frames
 from telecine.metrics import METRICS
 from telecine.pool.job import Job, PoolFuture
+from telecine.pool.outcome import outcome, verdict
 from telecine.pool.turns import Turns
 
 __all__ = ["Crew", "Means"]
@@ -29,8 +29,12 @@ _GRACE_WITHDRAWN = 2.0
 """The same where it was withdrawn: nobody waits for it any more."""
 _LINGER = 10.0
 """Seconds that a thread without work stays."""
+_UNATTENDED = 0.25
+"""Seconds that jobs which may begin wait for a thread before one more is started."""
 _SECONDS_PER_BYTE = 100e-9
 """How long a source takes, as a first guess; then by experience."""
+_MOST_GUESSED = 2.0
+"""Seconds that a source may be thought to take because another one does: it may want far less of it."""
 _WEIGHT_OF_LAST = 0.1
 
 _log = logging.getLogger("telecine.pool")
@@ -71,13 +75,14 @@ class Crew:
         """Of these, those that have not come back."""
         self.jobs: dict[Job, PoolFuture] = {}
         self.queued: dict[Job, None] = {}
-        self.threads: set[threading.Thread] = set()
+        self.threads: dict[threading.Thread, Job | None] = {}
+        """Those that can work, each with its job; None where it has none, or has done with it."""
         self.lock = threading.RLock()
         self._work, self._turned, self._fewer = (threading.Condition(self.lock) for _ in range(3))
         self._turns = Turns(means.cores, may_begin=lambda: self._may_begin(fetches=False))
         self._ready: deque[Job] = deque()
         self._busy = {True: 0, False: 0}
-        self._resting = 0
+        self._attended = 0.0  # when a thread last took a job out of `_ready`, or was started to do so
         self._watch: threading.Thread | None = None
         self._seconds_per_byte = _SECONDS_PER_BYTE
         self._finished = 0
@@ -193,12 +198,24 @@ class Crew:
     def _begin(self, job: Job) -> None:
         del self.queued[job]
         self._busy[job.fetches] += 1
+        if not self._ready:
+            self._attended = time.monotonic()
         self._ready.append(job)
         self._fewer.notify_all()
-        if self._resting >= len(self._ready):
+        self._see_to_ready()
+
+    def _see_to_ready(self) -> None:
+        """Have a thread for every job that may begin: one that rests, or a new one."""
+        if sum(job is None for job in self.threads.values()) >= len(self._ready):
             self._work.notify()
-        elif (thread := self._start(self._run_jobs)) is not None:
-            self.threads.add(thread)
+        else:
+            self._hire()
+
+    def _hire(self) -> None:
+        self._attended = time.monotonic()
+        thread = self._start(self._run_jobs)
+        if thread is not None:
+            self.threads[thread] = None
 
     def _start(self, target: Callable[[], None]) -> threading.Thread | None:
         thread = threading.Thread(target=target, name="telecine-pool", daemon=True)
@@ -212,65 +229,98 @@ class Crew:
 
     def _end(self, job: Job, frames: Frames | None, error: BaseException | None) -> None:
         """End a job, unless somebody did already."""
-        with self.lock:
-            future = self.jobs.pop(job, None)
-            if future is None:
-                return
-            if job in self.queued:
-                del self.queued[job]
-            else:
-                self._busy[job.fetches] -= 1
-            if error is None:
-                self._finished += 1
-                weight = max(_WEIGHT_OF_LAST, 1 / self._finished)
-                self._seconds_per_byte += weight * (job.claim.held / max(1, job.size) - self._seconds_per_byte)
-            self._turns.leave(job.claim)
-            self._turns.review()
-            self._begin_fetches()
-            self._fewer.notify_all()
-        outcome, waited = "ok" if error is None else type(error).__name__, sum(job.waited.values())
-        METRICS.ended(outcome, job.backend, time.monotonic() - job.submitted, waited, frames)
-        job.tracing.ended(outcome, waited, frames, error)
-        job.forget()
-        future.settle(frames, error)
+        future: PoolFuture | None = None
+        try:
+            with self.lock:
+                future = self.jobs.pop(job, None)
+                if future is None:
+                    return
+                self._let_go(job)
+                if error is None:
+                    self._learn_from(job)
+            name, waited = "ok" if error is None else type(error).__name__, sum(job.waited.values())
+            METRICS.ended(name, job.backend, time.monotonic() - job.submitted, waited, frames)
+            job.tracing.ended(name, waited, frames, error)
+        finally:
+            if future is not None:  # somebody waits for it, whatever became of the rest
+                job.forget()
+                future.settle(frames, error)
+
+    def _let_go(self, job: Job) -> None:
+        """Give what a job had to others. The lock is held."""
+        if job in self.queued:
+            del self.queued[job]
+        else:
+            self._busy[job.fetches] -= 1
+        if job in self._ready:
+            self._ready.remove(job)
+        self._turns.leave(job.claim)
+        self._turns.review()
+        self._begin_fetches()
+        self._fewer.notify_all()
+
+    def _learn_from(self, job: Job) -> None:
+        self._finished += 1
+        weight = max(_WEIGHT_OF_LAST, 1 / self._finished)
+        self._seconds_per_byte += weight * (job.claim.held / max(1, job.size) - self._seconds_per_byte)
+        for other in self.queued:
+            other.claim.expected = self.expected_seconds(other.size)
+
+    def _guess_by_the_first(self) -> None:
+        """Before any job has ended: where one takes longer than was guessed, those that wait will, too. Otherwise each
+        of them would seem to be short, and interrupt the one before."""
+        self._turns.account()
+        pace = max(((job.claim.held + job.claim.remaining()) / max(1, job.size) for job in self.jobs), default=0.0)
+        for job in self.queued:
+            job.claim.expected = max(self.expected_seconds(job.size), min(pace * job.size, _MOST_GUESSED))
 
     # threads
 
     def _run_jobs(self) -> None:
-        thread, job = threading.current_thread(), None
+        thread = threading.current_thread()
+        job: Job | None = None
         try:
-            while (job := self._next_job()) is not None:
-                frames, error = _outcome(job)
-                if job.written_off:
+            while (job := self._next_job(thread)) is not None:
+                frames, error = outcome(job)
+                if not self._rest(thread, job):
                     return
                 self._end(job, frames, error)
                 frames = error = job = None
-        except BaseException as error:  # of the pool's own code, or thrown into the thread from outside
+        except BaseException as failure:  # of the pool's own code, or thrown into the thread from outside
             _log.exception("a thread of the pool ended")
-            if job is not None:
-                self._end(job, None, TelecineError(f"the thread of the request was ended by {type(error).__name__}"))
+            for lost in filter(None, (job, self.threads.get(thread))):
+                reason = type(failure).__name__
+                self._end(lost, None, TelecineError(f"the thread of the request was ended by {reason}"))
         finally:
             with self.lock:
-                self.threads.discard(thread)
-                if job is not None and job.written_off:
+                if thread in self.threads:
+                    del self.threads[thread]
+                else:
                     self.stuck -= 1
-                elif self._ready and not self._resting and (successor := self._start(self._run_jobs)):
-                    self.threads.add(successor)
+                self._see_to_ready()
 
-    def _next_job(self) -> Job | None:
+    def _next_job(self, thread: threading.Thread) -> Job | None:
         until = time.monotonic() + _LINGER
         with self.lock:
             while not self._ready:
                 if (self.closed and not self.jobs) or time.monotonic() >= until:
                     return None
-                self._resting += 1
-                try:
-                    self._work.wait(max(0.0, until - time.monotonic()))
-                finally:
-                    self._resting -= 1
-            job = self._ready.popleft()
+                self._work.wait(max(0.0, until - time.monotonic()))
+            job = self.threads[thread] = self._ready[0]
+            self._ready.popleft()
+            self._attended = time.monotonic()
             job.begin()
             return job
+
+    def _rest(self, thread: threading.Thread, job: Job) -> bool:
+        """Note that a thread has done with its job; whether it was not written off meanwhile."""
+        with self.lock:
+            if thread not in self.threads:
+                self._turns.leave(job.claim)  # it ended long ago, but its thread may have asked for a turn since
+                return False
+            # before the job ends, and its turn goes to another one: that one is for this thread
+            self.threads[thread] = None
+            return True
 
     def _keep_watch(self) -> None:
         try:
@@ -285,19 +335,29 @@ class Crew:
                         return
                     late = self._look_around(now)
                 for job in late:
-                    self._end(job, None, _verdict(job))
+                    self._end_late(job)
                 time.sleep(_TICK)
         except BaseException:
+            _log.exception("the watch over a pool ended; another one begins")
+            time.sleep(_TICK)
             with self.lock:
-                self._watch = None
-            raise
+                self._watch = self._start(self._keep_watch)
+
+    def _end_late(self, job: Job) -> None:
+        late = verdict(job)
+        # apart, for the watch must not wait for what the caller does when his future ends
+        if self._start(lambda: self._end(job, None, late)) is None:
+            self._end(job, None, late)
 
     def _look_around(self, now: float) -> list[Job]:
         """Hand out turns that became due, and find the jobs that must be ended from outside."""
+        if not self._finished:
+            self._guess_by_the_first()
         self._turns.review()
         self._begin_fetches()
-        if self._ready and not self.threads and (thread := self._start(self._run_jobs)):
-            self.threads.add(thread)
+        if self._ready and now - self._attended > _UNATTENDED:
+            # a thread may be kept by what was called when its last job ended, or the system had none left
+            self._hire()
         late = [job for job in self.jobs if self._is_over(job, now)]
         for job in late:
             if job not in self.queued:
@@ -316,40 +376,12 @@ class Crew:
 
     def _write_off(self, job: Job) -> None:
         """Give up the thread of a job that does not come back."""
-        thread = next((t for t in self.threads if t.ident == job.thread), None)
+        thread = next((thread for thread, its in self.threads.items() if its is job), None)
         if thread is None:
-            return  # it has not been picked up; it will end at its first step
+            return  # none has taken it yet, or it has just done with it
         _log.warning("%s does not return while %s; its thread is written off", job.backend, job.doing)
         job.write_off()
-        self.threads.discard(thread)
+        del self.threads[thread]
         self.written_off += 1
         self.stuck += 1
         METRICS.count("telecine_threads_written_off")
-
-
-def _outcome(job: Job) -> tuple[Frames | None, BaseException | None]:
-    """Do a job, whatever comes of it."""
-    try:
-        return job.do(), None
-    except TelecineError as error:
-        failure: TelecineError = error
-    except MemoryError as error:
-        failure = LimitError("there was not enough memory for the request; ask for fewer frames or a smaller size")
-        failure.__cause__ = error
-    except BaseException as error:
-        # a backend may raise only our errors; one that does not must not take its thread along, nor whoever waits
-        failure = TelecineError(f"the request failed in {job.backend} with {type(error).__name__}")
-        failure.__cause__ = error
-    link: BaseException | None = failure
-    while link is not None:
-        # a caller who keeps the error would keep the frames of the decode as well
-        traceback.clear_frames(link.__traceback__)
-        link = link.__cause__ or link.__context__
-    return None, failure
-
-
-def _verdict(job: Job) -> TelecineError:
-    if job.deadline.cancelled:
-        return Cancelled(f"the request was cancelled while {job.doing}")
-    stuck = f", and {job.backend} did not return" if job.written_off else ""
-    return DeadlineError(f"the timeout of {job.deadline.seconds:g} s passed while {job.doing}{stuck}")

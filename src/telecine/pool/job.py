@@ -151,7 +151,6 @@ class Job(Host):
         self.thread = threading.get_ident()
         self.waited["queue"] = time.monotonic() - self.submitted
         self.doing = "beginning"
-        self.tracing.begun()
 
     def withdraw(self) -> None:
         """Stop the request at its next step, or take it out of the queue."""
@@ -178,6 +177,8 @@ class Job(Host):
 
     def do(self) -> Frames:
         """Do the request in this thread. The report says what the pool did, too."""
+        METRICS.export()
+        self.tracing.begun()
         request = self._make()
         self.backend = request.backend
         frames = perform(request, self.deadline, self)
@@ -198,13 +199,11 @@ class Job(Host):
     def turn(self, source: Source) -> Iterator[None]:
         """See :class:`telecine.load.Host`."""
         self.size = source.size
-        try:
-            with self._waiting():
-                self._crew.await_turn(self)
-            self._stage = "index"
-            yield
-        finally:
-            self._crew.end_turn(self)
+        with self._waiting():
+            self._crew.await_turn(self)
+        self._stage = "index"
+        yield
+        # the turn ends with the job, when its thread can take the next one
 
     def facts(self, source: Source, limits: Limits, find: Callable[[], Facts]) -> Facts:
         """See :class:`telecine.load.Host`."""

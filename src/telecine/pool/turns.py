@@ -4,11 +4,12 @@ A request asks for a turn once its source is there, gets one core for the packet
 what is free beside that. A running request can be asked to give its turn back; it does so between two packets and goes
 on later, with its decoder as it was. Who goes first:
 
-1. Between callers, the one that had the least processor time. Who was idle saves up no more than a second of it.
-2. Among the requests of one caller, the one with the least left to do. A running one gives way only to one that is
-   clearly shorter, so that equals are done one after the other.
-3. The oldest request that was passed over for three quarters of a second goes first for a quarter, once in each second:
-   a long one always gets on.
+1. Between callers, those within half a second of the one that had the least of the machine. Who was idle saves up no
+   more than a second of it.
+2. Among these, the request with the least left to do. A running one gives way only to one that is clearly shorter, so
+   that equals are done one after the other.
+3. A caller's oldest request that was passed over for three quarters of a second goes first for a quarter, once in each
+   second: a long one always gets on.
 
 docs/pool.md says what this does to a long clip among short ones.
 """
@@ -22,10 +23,17 @@ from dataclasses import dataclass, field
 __all__ = ["Claim", "Turns"]
 
 _QUANTUM = 0.25
-"""Seconds: what a turn out of order lasts, and by how much a caller must be behind before another one's turn ends."""
+"""Seconds that a turn out of order lasts."""
 _PATIENCE = 3 * _QUANTUM
 _CREDIT = 1.0
-"""Core-seconds that a caller who comes back is put ahead of the others at most."""
+"""Seconds of the whole machine that a caller who comes back is put ahead of the others at most."""
+_SLACK = 0.5
+"""Seconds of the whole machine by which callers may differ before that decides who is next, and the least turn that a
+long request gets for it. With less, every short request of a caller who never stops would wait for a bit of a long
+one."""
+_NEARLY_DONE = 2.0
+"""Seconds: what has less left than this, and less than another caller's request, is finished first; and so is what has
+less left than a quantum."""
 _TELLING = 0.1
 """Share of a decode that must be done before its pace says how long the rest takes: decoders fill up first."""
 _MOST_CORES = 16
@@ -69,6 +77,10 @@ class Claim:
         return max(self.expected - self.held, self.held)
 
 
+def _is_clearly_shorter(claim: Claim, other: Claim) -> bool:
+    return 4 * claim.remaining() + _QUANTUM < other.remaining()
+
+
 class Turns:
     """Hands out cores. Every method is called with the pool's lock held.
 
@@ -89,10 +101,11 @@ class Turns:
         self._served: dict[Hashable, float] = {}
         self._arrivals = 0
         self._next_out_of_order = 0.0
+        self._least_served = 0.0
 
     @property
     def free(self) -> int:
-        """Cores that nobody holds."""
+        """Cores that nobody holds; less than 0 for the moment in which somebody steps aside."""
         return self.cores - sum(claim.cores for claim in self._running)
 
     @property
@@ -143,20 +156,37 @@ class Turns:
             claim: whose decode begins.
             most: cores that it can use.
         """
-        self._account(self._clock())
+        now = self._clock()
+        self._account(now)
         if not claim.decoding:
             claim.decoding, claim.held_before_decode = True, claim.held
+        most = min(self.cores, _MOST_CORES if most is None else most)
+        reading = [other for other in self._running if not other.decoding]
+        asked = [other for other in reading if claim.cores < most and self._steps_aside(other, claim, now)]
         # those that still read packets will ask for their share in a moment
-        others = sum(not other.decoding for other in self._running)
-        fair = claim.cores + self.free // (1 + others)
-        claim.cores = max(1, min(fair, self.cores, _MOST_CORES if most is None else most))
+        share = (self.free + len(asked)) // (1 + len(reading) - len(asked))
+        claim.cores = max(1, min(claim.cores + max(0, share), most))
         self.review()
         return claim.cores
+
+    def _steps_aside(self, other: Claim, claim: Claim, now: float) -> bool:
+        """Ask one that reads packets for its core, where it should not have it. It never holds more than one, and reads
+        so little at a time that it can count as gone."""
+        if other.asked_to_yield or not self._displaces(claim, other, False, now):
+            return False
+        other.asked_to_yield = True
+        return True
+
+    def account(self) -> None:
+        """Bring up to date how long each request had its turn."""
+        self._account(self._clock())
 
     def review(self) -> None:
         """Hand out what is free, and ask those for their turn who should not have it. Called now and then as well."""
         now = self._clock()
         self._account(now)
+        active = {claim.caller for claim in (*self._waiting, *self._running)}
+        self._least_served = min((self._served[caller] for caller in active), default=0.0)
         while True:
             claim, out_of_order = self._next(now)
             if claim is None:
@@ -164,11 +194,13 @@ class Turns:
             if claim.wants > self.free:
                 self._make_room(claim, out_of_order, now)
                 # whoever is next waits for it, or a request with many threads never got on; but not while a core idles
-                if not self.free or now - claim.since < _PATIENCE:
+                if self.free < 1 or now - claim.since < _PATIENCE:
                     return
             if out_of_order:
                 claim.safe_until = now + _QUANTUM
                 self._next_out_of_order = now + _QUANTUM + _PATIENCE
+            elif any(_is_clearly_shorter(other, claim) for other in self._waiting):
+                claim.safe_until = now + _SLACK
             self._waiting.remove(claim)
             claim.cores, claim.since, claim.begun = min(claim.wants, self.free), now, True
             self._running.append(claim)
@@ -181,7 +213,7 @@ class Turns:
             return None, False
         best = min(able, key=self._rank)
         if now >= self._next_out_of_order:
-            oldest = min(able, key=lambda claim: claim.arrival)
+            oldest = min((claim for claim in able if claim.caller == best.caller), key=lambda claim: claim.arrival)
             if oldest is not best and now - oldest.since >= _PATIENCE:
                 return oldest, True
         return best, False
@@ -192,15 +224,20 @@ class Turns:
             return self._waiting
         return [claim for claim in self._waiting if claim.begun]
 
-    def _rank(self, claim: Claim) -> tuple[float, float, int]:
-        # callers that are about equal are one caller here: the shortest request of them all goes first
-        return self._served[claim.caller] // _QUANTUM, claim.remaining(), claim.arrival
+    def _rank(self, claim: Claim) -> tuple[int, float, int]:
+        return self._lead(claim.caller), claim.remaining(), claim.arrival
+
+    def _lead(self, caller: Hashable) -> int:
+        """By how many times the slack a caller had more of the machine than the one that had least."""
+        return int((self._served[caller] - self._least_served) / _SLACK)
 
     def _make_room(self, claim: Claim, out_of_order: bool, now: float) -> None:
         room = self.free + sum(other.cores for other in self._running if other.asked_to_yield)
         for other in sorted(self._running, key=Claim.remaining, reverse=True):
             if room >= claim.wants:
                 return
+            if now >= other.safe_until and self._is_owed(other, claim):
+                other.safe_until = now + _SLACK
             if not other.asked_to_yield and self._displaces(claim, other, out_of_order, now):
                 other.asked_to_yield = True
                 room += other.cores
@@ -208,17 +245,24 @@ class Turns:
     def _displaces(self, claim: Claim, other: Claim, out_of_order: bool, now: float) -> bool:
         if now < other.safe_until:
             return False
-        if out_of_order:
+        if out_of_order and claim.caller == other.caller:
             return claim.arrival < other.arrival
-        if claim.caller != other.caller:
-            return self._served[claim.caller] + _QUANTUM < self._served[other.caller]
-        return 4 * claim.remaining() + _QUANTUM < other.remaining()
+        leads = self._lead(claim.caller) - self._lead(other.caller)
+        if leads < 0:
+            return other.remaining() > max(_QUANTUM, min(claim.remaining(), _NEARLY_DONE))
+        return leads == 0 and _is_clearly_shorter(claim, other)
+
+    def _is_owed(self, running: Claim, shorter: Claim) -> bool:
+        """Whether a long request runs because its caller had less; without some peace it would soon be interrupted at
+        every packet."""
+        behind = self._lead(running.caller) < self._lead(shorter.caller)
+        return behind and _is_clearly_shorter(shorter, running)
 
     def _account(self, now: float) -> None:
         for claim in self._running:
             elapsed = now - claim.since
             claim.held += elapsed
-            self._served[claim.caller] += elapsed * claim.cores
+            self._served[claim.caller] += elapsed * claim.cores / self.cores
             claim.since = now
 
     def _welcome(self, caller: Hashable) -> None:
