@@ -8,6 +8,7 @@ import time
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 import av
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from clips import CLIPS, Clip
 from handmade import Bits, H264Stream, divx_packed, nal_unit
-from telecine.bitstream import Access, Facts, Leading, scanner_for
+from telecine.bitstream import Access, Facts, Leading, allows_fields, scanner_for
 from telecine.bitstream.nal import NalUnits, unescape
 from telecine.demux import Demuxer
 from telecine.index import PacketIndex, read_index
@@ -245,6 +246,8 @@ def test_av1_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
         assert (fact.unreferenced == 0) == (all(idle) and not sets)
         key = len(frames) == 1 and frames[0].get("frame_type") == 0 and frames[0].get("show_frame") == 1
         assert (fact.access == Access.CLOSED) == key
+        single = len(frames) == 1 and not frames[0]["show_existing_frame"]
+        assert fact.plain == (single and frames[0].get("show_frame", 1) == 1)
 
 
 @pytest.mark.parametrize("name", "altref realtime resilient layers 10bit".split())
@@ -257,6 +260,7 @@ def test_vp9_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
         frames = packet.units("frame_marker")
         shown = [frame["show_existing_frame"] or frame["show_frame"] for frame in frames]
         assert fact.shown == any(shown)
+        assert fact.plain == (shown == [1] and not frames[0]["show_existing_frame"])
         key = [frame.get("frame_type") == 0 for frame in frames]
         refreshes = [
             not frame["show_existing_frame"] and (first or frame.get("refresh_frame_flags", 255) != 0)
@@ -533,6 +537,15 @@ def vc1_sequence(interlaced: bool) -> bytes:
     return b"\0\0\1\x0f" + bits.u(6, 0).pad().bytes()
 
 
+def parameter_sets(clip: Clip) -> list[bytes]:
+    """The NAL units of an MP4's private data."""
+    with av.open(str(clip.path())) as container:
+        extradata = bytes(container.streams.video[0].codec_context.extradata or b"")
+    module = import_module(f"telecine.bitstream.{clip.codec}")
+    units: list[bytes] = module._parameter_sets(extradata)
+    return units
+
+
 VC1_PROGRESSIVE = {"P": "0", "B": "10", "I": "110", "BI": "1110", "skipped": "1111"}
 """PTYPE, table 35."""
 
@@ -558,6 +571,33 @@ def test_vc1_advanced_profile_field_pairs() -> None:
     facts = scan_all("vc1", packets, vc1_sequence(True), keys=(0,))
     assert [fact.unreferenced for fact in facts] == [-1] * 4 + [0] * 4
     assert facts[0].access == Access.OPEN
+
+
+def test_vc1_fields_are_possible_where_the_sequence_header_says_so() -> None:
+    assert [allows_fields("vc1", vc1_sequence(interlaced)) for interlaced in (True, False)] == [True, False]
+    assert not allows_fields("vc1", b"")
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [("h264_pyramid.mp4", False), ("interlaced.mp4", True), ("h264_mbaff.mp4", True), ("h264_paff.mp4", True)],
+)
+def test_h264_fields_are_possible_where_a_parameter_set_says_so(name: str, fields: bool) -> None:
+    (sps,) = [unit for unit in parameter_sets(CLIPS[name]) if unit[0] & 31 == 7]
+    assert allows_fields("h264", sps) == fields
+    assert not allows_fields("h264", sps[:4])
+
+
+def test_hevc_fields_are_possible_where_the_source_is_interlaced() -> None:
+    """general_progressive_source_flag and general_interlaced_source_flag, the first bits behind the compatibilities."""
+    (sps,) = [unit for unit in parameter_sets(CLIPS["hevc.mp4"]) if unit[0] >> 1 & 63 == 33]
+    plain = bytearray(unescape(sps))
+    assert not allows_fields("hevc", bytes(plain))
+    for flags, fields in ((0b00, False), (0b01, True), (0b10, False), (0b11, False)):
+        plain[8] = plain[8] & 0x3F | flags << 6
+        assert allows_fields("hevc", bytes(plain)) == fields
+    assert not allows_fields("hevc", sps[:6])
+    assert not allows_fields("vp9", sps)
 
 
 @pytest.mark.parametrize("rangered", [False, True])

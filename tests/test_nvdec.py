@@ -19,7 +19,7 @@ from fake_driver.double import (
     engine_fixture,  # noqa: F401, fixtures
 )
 from fake_driver.stream import BAD, REFERENCE, Coded, Shape, gop
-from telecine.backends import DecodeRequest
+from telecine.backends import DecodeRequest, on_gpu
 from telecine.backends import nvdec as backend
 from telecine.backends import stretches as stretches_module
 from telecine.backends.nvdec import NvdecBackend
@@ -128,7 +128,7 @@ def _request(
 @pytest.fixture
 def double(engine: Double, monkeypatch: pytest.MonkeyPatch) -> Iterator[Double]:
     # the frames of the stand-in are not where torch could find them
-    monkeypatch.setattr(backend, "find_spec", lambda name: None)
+    monkeypatch.setattr(on_gpu, "find_spec", lambda name: None)
     yield engine
     engine.set(slow_microseconds=0, create_failures=0, decode_error_at=0)
     assert engine.count("violations") == 0

@@ -171,7 +171,9 @@ EXPORT CUresult cuLaunchKernel(CUfunction, unsigned gx, unsigned gy, unsigned, u
                                unsigned, CUstream stream, void** parameters, void**) {
     {
         std::lock_guard<std::mutex> hold(fake::g_mutex);
-        if (fake::g_waits[stream] == 0) {
+        // on its own stream, or on the one of all, the caller is behind what it did before
+        const bool is_callers = stream == nullptr || stream == reinterpret_cast<CUstream>(0x77);
+        if (fake::g_waits[stream] == 0 && !is_callers) {
             fprintf(stderr, "fake driver: the output is written without waiting for its memory\n");
             fake::g_counts["violations"] += 1;
         }

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-__all__ = ["ByteStream", "unpacked"]
+__all__ = ["ByteStream"]
 
 _CODE = b"\0\0\0\1"
 _NAL_CODECS = {"h264": (0, 0x1F, 7), "hevc": (1, 0x3F, 33)}
 """How to find the type in the first byte of a NAL unit (a shift, a mask), and that of a sequence parameter set."""
-_SEQUENCE_CODES = {
-    "mpeg1video": frozenset({0xB3, 0xB5}),
-    "mpeg2video": frozenset({0xB3, 0xB5}),
-    "mpeg4": frozenset(range(0x20, 0x30)),
-    "vc1": frozenset({0x0F}),
-}
-"""Start codes of sequence headers, and of their extensions."""
-_PICTURE_CODES = {"mpeg1video": 0x00, "mpeg2video": 0x00, "mpeg4": 0xB6, "vc1": 0x0D}
-_SIZE_BYTES = 7
-"""Of MPEG-1's and MPEG-2's sequence header, with its start code: what follows may be another for every group."""
+_VC1_SEQUENCE, _VC1_FRAME = b"\0\0\1\x0f", b"\0\0\1\x0d"
 
 
 class ByteStream:
@@ -51,10 +41,10 @@ class ByteStream:
             else:
                 units = list(_annex_b(extradata))
             found = self._sets(units)
-        elif self._codec in _SEQUENCE_CODES:
-            # VC-1 in ASF and Matroska may have bytes of its own in front of the sequence header
-            self._headers = extradata[max(0, extradata.find(b"\0\0\1")) :] if self._codec == "vc1" else extradata
-            found = [self._heading(self._headers) or self._headers]
+        elif self._codec == "vc1":
+            # in ASF and Matroska there may be bytes in front of the sequence header
+            self._headers = extradata[max(0, extradata.find(b"\0\0\1")) :]
+            found = [_vc1_sequence(self._headers) or self._headers]
         elif self._codec == "av1":
             # av1C (AV1 Codec ISO Media File Format Binding, 2.3) has four bytes ahead of its OBUs
             self._headers = extradata[4:] if extradata[:1] == b"\x81" else extradata
@@ -82,11 +72,11 @@ class ByteStream:
                 data = b"".join(_CODE + unit for unit in units)
             if starts or is_access:
                 own = self._sets(units if units is not None else _annex_b(data))
-        elif self._codec in _SEQUENCE_CODES:
+        elif self._codec == "vc1":
             if starts or is_access:
-                own = [heading] if (heading := self._heading(data)) else []
-            if self._codec == "vc1" and data[:3] != b"\0\0\1":
-                data = b"\0\0\1\x0d" + data
+                own = [header] if (header := _vc1_sequence(data)) else []
+            if data[:3] != b"\0\0\1":
+                data = _VC1_FRAME + data
         elif self._codec == "av1" and (starts or is_access):
             own = [header] if (header := _av1_sequence(data)) else []
         headers = b""
@@ -101,43 +91,6 @@ class ByteStream:
     def _sets(self, units: Iterable[bytes]) -> list[bytes]:
         shift, mask, kind = _NAL_CODECS[self._codec]
         return sorted({unit for unit in units if unit and unit[0] >> shift & mask == kind})
-
-    def _heading(self, data: bytes) -> bytes:
-        """What tells the sequence header in front of the first picture from others; nothing where there is none."""
-        found = b""
-        at = data.find(b"\0\0\1")
-        while 0 <= at < len(data) - 3 and (code := data[at + 3]) != _PICTURE_CODES[self._codec]:
-            following = data.find(b"\0\0\1", at + 3)
-            if code in _SEQUENCE_CODES[self._codec]:
-                end = following if following >= 0 else len(data)
-                found += data[at : min(end, at + _SIZE_BYTES) if code == 0xB3 else end]
-            at = following
-        return found
-
-
-def unpacked(codec: str, stream: Any, packets: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-    """Give each packet one picture: DivX and Xvid put two of MPEG-4 into one, and leave the next one without.
-
-    Args:
-        codec: FFmpeg's name of it; only "mpeg4" has such packets.
-        stream: PyAV's.
-        packets: with their ordinals, in decoding order.
-    """
-    if codec != "mpeg4":
-        yield from packets
-        return
-    from av.bitstream import BitStreamFilterContext
-    from av.packet import Packet
-
-    unpack = BitStreamFilterContext("mpeg4_unpack_bframes", stream)
-    for ordinal, packet in packets:
-        if packet.is_corrupt:
-            yield ordinal, packet
-            continue
-        copy = Packet(bytes(packet))  # the filter takes away what it is given, and packets may be decoded twice
-        copy.pts = ordinal
-        for one in unpack.filter(copy):
-            yield ordinal if one.pts is None else one.pts, one
 
 
 def _prefixed(data: bytes, length_size: int) -> list[bytes] | None:
@@ -199,6 +152,16 @@ def _take_sets(record: bytes, at: int, count: int, units: list[bytes]) -> int:
             units.append(record[at + 2 : at + 2 + length])
         at += 2 + length
     return at
+
+
+def _vc1_sequence(data: bytes) -> bytes:
+    """The sequence header, with its start code, in front of the first frame."""
+    head = data.partition(_VC1_FRAME)[0]
+    at = head.find(_VC1_SEQUENCE)
+    if at < 0:
+        return b""
+    following = head.find(b"\0\0\1", at + 3)
+    return head[at : following if following >= 0 else len(head)]
 
 
 def _av1_sequence(data: bytes) -> bytes:

@@ -10,9 +10,9 @@ from telecine.bitstream.h264 import FrameNumbers
 from telecine.index import PacketIndex
 from telecine.timing import NO_TIME
 
-__all__ = ["Watch", "labels"]
+__all__ = ["IN_ORDER", "Watch", "labels"]
 
-_IN_ORDER = frozenset({"vp8", "vp9", "av1"})
+IN_ORDER = frozenset({"vp8", "vp9", "av1"})
 """Codecs whose frames are shown in the order of their packets."""
 
 
@@ -21,7 +21,7 @@ class Watch:
 
     def __init__(self, codec: str, extradata: bytes) -> None:
         self._numbers = FrameNumbers(extradata) if codec == "h264" else None
-        self._scanner = None if codec in _IN_ORDER else scanner_for(codec, extradata)
+        self._scanner = None if codec in IN_ORDER else scanner_for(codec, extradata)
         self._known = True
         self._frames: list[tuple[int, int, tuple[int, int]]] = []  # (ordinal, label, place that the stream says)
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.backends import BackendStatus, Decoded, DecodeRequest
+from telecine.backends.on_gpu import (
+    PIXEL_FORMATS,
+    Memory,
+    device_number,
+    extension,
+    form,
+    inexact,
+    native_geometry,
+    unconvertible,
+)
 from telecine.backends.stretches import batches
 from telecine.errors import BackendUnavailable, DeadlineError, OptionsError
 from telecine.options import Option
@@ -25,21 +33,6 @@ from telecine.options import Option
 __all__ = ["OUT", "NvdecBackend", "stats", "upload", "warm_up"]
 
 _CODECS = frozenset("h264 hevc vp8 vp9".split())
-_INEXACT = frozenset("mpeg1video mpeg2video mpeg4".split())
-"""Their inverse transform is not defined to the bit. NVDEC's differs from FFmpeg's: by up to 7 per channel (measured),
-where the contract allows 3."""
-_PIXEL_FORMATS = {
-    f"yuv{full}{chroma}p{depth}": (chroma, int(depth.removesuffix("le") or 8))
-    for full in ("", "j")
-    for chroma in ("420", "422", "444")
-    for depth in ("", "10le", "12le")
-}
-"""FFmpeg's names of what there is a conversion for: (chroma, bits)."""
-_MATRICES = {
-    "unknown": 2, "bt709": 1, "fcc": 4, "bt470bg": 5, "smpte170m": 6, "smpte240m": 7, "bt2020nc": 9, "bt2020c": 10,
-}  # fmt: skip
-"""Matrix coefficients of ITU-T H.273 by FFmpeg's names; others are not linear, or not YUV."""
-
 _FAILED = 4
 _REASONS = {1: "missing", 2: "damaged", 3: "with contradictory times", _FAILED: "not decoded because of an error"}
 
@@ -60,7 +53,7 @@ class NvdecBackend:
     def status(self) -> BackendStatus:
         """See :class:`telecine.backends.Backend`."""
         try:
-            nvdec = _extension()
+            nvdec = extension()
         except ImportError as error:
             return BackendStatus("nvdec", False, str(error), None)
         try:
@@ -71,9 +64,9 @@ class NvdecBackend:
 
     def decode(self, request: DecodeRequest) -> Decoded:
         """See :class:`telecine.backends.Backend`."""
-        nvdec = _extension()
+        nvdec = extension()
         out = _output(request)
-        device = _device_number(request.device)
+        device = device_number(request.device)
         try:
             _require(request, nvdec, device)
             return _decode(request, nvdec, device, out)
@@ -101,8 +94,8 @@ def warm_up(
     Raises:
         BackendUnavailable: it does not work here; the message says why.
     """
-    nvdec = _extension()
-    number = _device_number(device)
+    nvdec = extension()
+    number = device_number(device)
     wanted = list(sizes)
     try:
         for codec in codecs:
@@ -119,15 +112,15 @@ def upload(frames: npt.NDArray[np.uint8], device: str, out: str) -> tuple[Any, s
     Raises:
         BackendUnavailable: there is no such device.
     """
-    number = _device_number(device)
-    if _form(out) == "torch":
+    number = device_number(device)
+    if form(out) == "torch":
         import torch
 
         try:
             return torch.from_numpy(frames).to(torch.device("cuda", number)), f"cuda:{number}"
         except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
             raise BackendUnavailable(f"device is {device!r}, but PyTorch cannot use it: {error}") from error
-    nvdec = _extension()
+    nvdec = extension()
     try:
         array = nvdec.DeviceArray(number, frames.shape)
         array.fill(frames)
@@ -142,20 +135,11 @@ def stats(device: int = 0) -> dict[str, int]:
     Raises:
         BackendUnavailable: it does not work here; the message says why.
     """
-    nvdec = _extension()
+    nvdec = extension()
     try:
         return dict(nvdec.stats(device))
     except nvdec.NvdecError as error:
         raise BackendUnavailable(f"nvdec: {error.args[0]}") from error
-
-
-def _extension() -> ModuleType:
-    try:
-        return import_module("telecine._nvdec")
-    except ImportError as error:
-        raise BackendUnavailable(
-            f"the extension telecine._nvdec is missing ({error}); install telecine where a C++ compiler is"
-        ) from error
 
 
 def _output(request: DecodeRequest) -> str:
@@ -164,46 +148,19 @@ def _output(request: DecodeRequest) -> str:
         if out not in ("auto", "numpy"):
             raise OptionsError(f'out is {out!r}, but device is "cpu"; choose device="cuda" or out="numpy"')
         return "numpy"
-    return _form(out)
-
-
-def _form(out: str) -> str:
-    if out == "auto":
-        return "torch" if find_spec("torch") is not None else "array"
-    return out
-
-
-def _device_number(device: str) -> int:
-    _, colon, number = device.partition(":")
-    if colon:
-        return int(number)
-    if device == "cuda" and find_spec("torch") is not None:
-        import torch
-
-        # what torch means by "cuda" is the device that the caller has made current
-        return int(torch.cuda.current_device()) if torch.cuda.is_initialized() else 0
-    return 0
+    return form(out)
 
 
 def _require(request: DecodeRequest, nvdec: ModuleType, device: int) -> None:
     """Raise BackendUnavailable with the reason if the hardware, or the conversion, cannot do this video."""
     info, geometry = request.info, request.geometry
-    reason: str | None = None
-    if info.codec in _INEXACT:
-        reason = f"the GPU's decoder for {info.codec} gives other pictures than FFmpeg's, by more than 3 per channel"
-    elif info.codec not in _CODECS:
+    reason = inexact(info.codec)
+    if reason is None and info.codec not in _CODECS:
         reason = f"{info.codec} is not decoded on the GPU"
-    elif info.pixel_format not in _PIXEL_FORMATS:
-        reason = f"there is no conversion from {info.pixel_format}"
-    elif info.color_space not in _MATRICES:
-        reason = f"there is no conversion from {info.color_space} colour"
-    else:
-        chroma, depth = _PIXEL_FORMATS[info.pixel_format]
-        if chroma == "422" and geometry.quarter_turns % 2:
-            reason = "turned 4:2:2 video is not converted on the GPU"
-        else:
-            size = geometry.stored_width, geometry.stored_height
-            reason = nvdec.refusal(device, info.codec, chroma, depth, *size)
+    reason = reason or unconvertible(info, geometry)
+    if reason is None:
+        size = geometry.stored_width, geometry.stored_height
+        reason = nvdec.refusal(device, info.codec, *PIXEL_FORMATS[info.pixel_format], *size)
     if reason is not None:
         raise BackendUnavailable(f"nvdec: {reason}")
 
@@ -216,8 +173,8 @@ def _extradata(request: DecodeRequest) -> bytes:
 def _decode(request: DecodeRequest, nvdec: ModuleType, device: int, out: str) -> Decoded:
     count = len(request.plan.frames)
     started = time.perf_counter()
-    memory = _Memory(nvdec, device, (count, request.geometry.height, request.geometry.width, 3), out)
-    geometry = _geometry(request, nvdec)
+    memory = Memory(nvdec, device, (count, request.geometry.height, request.geometry.width, 3), out)
+    geometry = native_geometry(request, nvdec)
     loss = np.ones(count, np.uint8)
     failures: dict[str, None] = {}
     fed = 0
@@ -261,45 +218,3 @@ def _notes(loss: npt.NDArray[np.uint8], failures: dict[str, None]) -> Iterator[s
         if rows:
             yield f"{rows} rows are {reason}"
     yield from failures
-
-
-def _geometry(request: DecodeRequest, nvdec: ModuleType) -> Any:
-    wanted, info = request.geometry, request.info
-    return nvdec.Geometry(
-        wanted.width,
-        wanted.height,
-        wanted.quarter_turns,
-        wanted.mirrored,
-        matrix=_MATRICES[info.color_space],
-        full_range=info.color_range == "pc" or info.pixel_format.startswith("yuvj"),
-        bicubic=not wanted.resizes,
-    )
-
-
-class _Memory:
-    """The device memory that the frames are written to, and what becomes of it."""
-
-    def __init__(self, nvdec: ModuleType, device: int, shape: tuple[int, int, int, int], out: str) -> None:
-        self._nvdec, self._device, self._shape, self._out = nvdec, device, shape, out
-        self.stream = 0
-        self._frames: Any
-        if out == "torch":
-            import torch
-
-            where = torch.device("cuda", device)
-            # torch may give memory that was just freed: the engine waits for what this stream still does with it
-            self._frames = torch.empty(shape, dtype=torch.uint8, device=where)
-            self.stream = int(torch.cuda.current_stream(where).cuda_stream)
-            self.pointer = int(self._frames.data_ptr())
-        else:
-            self._frames = nvdec.DeviceArray(device, shape)
-            self.pointer = int(self._frames.pointer)
-
-    def finish(self) -> Any:
-        """The frames in the form asked for."""
-        if self._out == "numpy":
-            return self._nvdec.to_host(self._device, self.pointer, self._shape, self.stream)
-        if self._out == "array":
-            # its users have no stream of ours to wait on
-            self._nvdec.synchronize(self._device, self.stream)
-        return self._frames

@@ -7,7 +7,6 @@ frame is known here, and no file, container or demuxer of the library's is neede
 
 from __future__ import annotations
 
-import ctypes
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,11 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.backends import BackendStatus, Decoded, DecodeRequest
-from telecine.backends.bytestream import ByteStream, unpacked
-from telecine.backends.labels import Watch, labels
-from telecine.backends.placing import HostRows, TorchRows
+from telecine.backends.bytestream import ByteStream
+from telecine.backends.labels import IN_ORDER, Watch, labels
+from telecine.backends.on_gpu import PIXEL_FORMATS, device_number, extension, inexact, unconvertible
+from telecine.backends.placing import HostRows
+from telecine.backends.surfaces import SurfaceRows, as_frame, surface_of
 from telecine.backends.warm import Decoder, Decoders, Refusal
-from telecine.bitstream import Access
+from telecine.bitstream import Access, allows_fields, scanner_for
 from telecine.errors import BackendUnavailable
 from telecine.options import Option
 from telecine.plan import Run
@@ -33,26 +34,20 @@ from telecine.reel import cut, doubtful
 __all__ = ["PyNvVideoCodecBackend"]
 
 _INSTALL = "pip install 'telecine[pynvvideocodec]'"
-_CODECS = {
-    "h264": "H264", "hevc": "HEVC", "vp8": "VP8", "vp9": "VP9", "av1": "AV1", "mpeg1video": "MPEG1",
-    "mpeg2video": "MPEG2", "mpeg4": "MPEG4", "vc1": "VC1",
-}  # fmt: skip
+_CODECS = {"h264": "H264", "hevc": "HEVC", "vp8": "VP8", "vp9": "VP9", "av1": "AV1", "vc1": "VC1"}
 """The library's names of codecs by FFmpeg's."""
-_LAYOUTS = {"NV12": (2, 2, 8), "P016": (2, 2, 16), "NV16": (2, 1, 8), "P216": (2, 1, 16), "YUV444": (1, 1, 8),
-            "YUV444_16Bit": (1, 1, 16)}  # fmt: skip
-"""By the library's names of formats: columns and rows of a chroma sample, bits."""
-_MATRICES = {
-    "gbr": 0, "bt709": 1, "fcc": 4, "bt470bg": 5, "smpte170m": 6, "smpte240m": 7, "ycgco": 8, "bt2020nc": 9,
-    "bt2020c": 10,
-}  # fmt: skip
-"""Matrix coefficients of ITU-T H.273 by FFmpeg's names; where there is none, they are unspecified."""
+_SHUFFLED = frozenset({"vp9", "av1"})
+"""Codecs of which it gives a frame the time of another one, where packets hold hidden frames."""
+_ON_NVDEC = frozenset({"h264", "hevc", "vp8", "vp9"})
+"""Codecs that the nvdec backend has as well."""
+_DEINTERLACES = "it deinterlaces, where frames are due as they are, with both fields"
 _log = logging.getLogger("telecine.backends.pynvvideocodec")
 
 
 class PyNvVideoCodecBackend:
     """Decodes with PyNvVideoCodec, on an NVIDIA GPU.
 
-    For the CPU it takes pictures as decoded and converts them by the rule. On the GPU they are in the library's RGB.
+    Pictures are taken as decoded, and converted by the rule: for the CPU by FFmpeg, for the GPU by the kernel of nvdec.
     """
 
     options: Mapping[str, Option] = {
@@ -61,7 +56,7 @@ class PyNvVideoCodecBackend:
         "max_height": Option(int, 0, "the highest one, likewise", 0, 16384),
     }
     differences: Mapping[str, str] = {
-        "noise": "PyNvVideoCodec does not tell; the frames are as the hardware leaves them"
+        "noise": "PyNvVideoCodec does not tell; the frames are as the hardware leaves them, and differ from run to run"
     }
 
     def __init__(self) -> None:
@@ -82,16 +77,14 @@ class PyNvVideoCodecBackend:
     def decode(self, request: DecodeRequest) -> Decoded:
         """See :class:`telecine.backends.Backend`."""
         library = _library()
-        if request.index.codec not in _CODECS:
-            raise BackendUnavailable(
-                f"{request.source.name}: pynvvideocodec decodes {', '.join(_CODECS)}, not {request.index.codec}; "
-                "use backend='pyav'"
-            )
-        rows = _rows(request)
+        _require(request)
+        rows = HostRows(request) if request.device == "cpu" else SurfaceRows(request)
         with self._decoders.place(request):
             work = _Work(library, self._decoders, request, rows)
             for runs in cut(request.plan.runs):
                 work.decode(runs)
+        if work.silent and request.index.codec in _SHUFFLED:
+            raise _refused(f"it gives no frame of {request.info.pixel_format} in {request.index.codec}")
         return rows.decoded(tuple(f"PyNvVideoCodec failed: {reason}" for reason in work.failures))
 
 
@@ -109,21 +102,49 @@ def _library() -> ModuleType:
     return library
 
 
-def _rows(request: DecodeRequest) -> HostRows | TorchRows:
-    if request.device == "cpu":
-        return HostRows(request)
-    if request.info.color_space in ("gbr", "ycgco"):
-        raise BackendUnavailable(
-            f"pynvvideocodec: on the GPU it takes {request.info.color_space} for other colours; use device='cpu'"
-        )
+def _refused(reason: str, codec: str = "") -> BackendUnavailable:
+    """The error that sends a user elsewhere; to nvdec as well where it has the codec."""
+    also = " or 'nvdec'" if codec in _ON_NVDEC else ""
+    return BackendUnavailable(f"pynvvideocodec: {reason}; use backend='pyav'{also}")
+
+
+def _require(request: DecodeRequest) -> None:
+    """Refuse what is not decoded here, as far as it is known beforehand."""
+    info, codec = request.info, request.index.codec
+    reason = inexact(codec)
+    if reason is None and codec not in _CODECS:
+        reason = f"it decodes {', '.join(_CODECS)}, not {codec}"
+    if reason is None and info.interlaced:
+        raise _refused(_DEINTERLACES, codec)
+    if reason is None and request.device != "cpu":
+        reason = unconvertible(info, request.geometry)
+    reason = reason or _lacking(request)
+    if reason is not None:
+        raise _refused(reason)
+
+
+def _lacking(request: DecodeRequest) -> str | None:
+    """Why the GPU has no decoder for a video, if so: of some kinds the library says nothing, and gives nothing.
+
+    The library's own answer to this makes a CUDA context beside torch's, so the extension is asked, where there is one.
+    """
+    info, geometry = request.info, request.geometry
+    # chroma of the planes of RGB is that of 4:4:4
+    stored = PIXEL_FORMATS.get(info.pixel_format.replace("gbrp", "yuv444p"))
+    if stored is None or request.index.codec == "av1":  # which the extension does not know
+        return None
     try:
-        import torch
-    except ImportError as error:
-        raise BackendUnavailable('pynvvideocodec: device="cuda" needs PyTorch: pip install torch') from error
+        nvdec = extension()
+    except BackendUnavailable:
+        return None
+    size = geometry.stored_width, geometry.stored_height
+    gpu = 0 if request.device == "cpu" else device_number(request.device)
     try:
-        return TorchRows(request, torch.device(request.device))
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-        raise BackendUnavailable(f"device is {request.device!r}, but PyTorch cannot use it: {error}") from error
+        reason: str | None = nvdec.refusal(gpu, request.index.codec, *stored, *size)
+    except nvdec.NvdecError as error:
+        _log.debug("the GPU was not asked what it decodes: %s", error.args[0])
+        return None
+    return reason
 
 
 @dataclass
@@ -148,17 +169,25 @@ class _Work:
     """Executes the plan of one request. Not thread-safe."""
 
     def __init__(
-        self, library: ModuleType, decoders: Decoders, request: DecodeRequest, rows: HostRows | TorchRows
+        self, library: ModuleType, decoders: Decoders, request: DecodeRequest, rows: HostRows | SurfaceRows
     ) -> None:
         self._library, self._decoders = library, decoders
         self._request, self._rows, self._index = request, rows, request.index
         context: Any = request.demuxer.stream.codec_context
         self._extradata = bytes(context.extradata or b"")
         self._stream = ByteStream(self._index.codec, self._extradata)
+        self._checked: tuple[bytes, ...] = ()  # sequence headers
+        codec = self._index.codec
+        self._scanner = scanner_for(codec, self._extradata) if codec in _SHUFFLED else None
         self._before = 0  # packets of the pieces that are done
         self._any = False
         self.failures: dict[str, None] = {}
         """What the library has said, each once."""
+
+    @property
+    def silent(self) -> bool:
+        """Whether there was neither a frame nor a word."""
+        return not self._any and not self.failures
 
     def decode(self, runs: tuple[Run, ...]) -> None:
         """Decode runs that need no restart in between, and withdraw what is not sound."""
@@ -219,7 +248,7 @@ class _Work:
         request, index = self._request, self._index
         read = request.demuxer.read(index, piece.ordinals[start:end])
         starts = True
-        for at, (ordinal, packet) in enumerate(unpacked(index.codec, request.demuxer.stream, read), start):
+        for at, (ordinal, packet) in enumerate(read, start):
             request.deadline.check("decoding", self._before + at, request.plan.packets_fed)
             if packet.has_sidedata("new_extradata"):
                 self._extradata = bytes(packet.get_sidedata("new_extradata"))
@@ -228,21 +257,34 @@ class _Work:
             if not packet.is_corrupt:
                 data = self._stream(memoryview(packet), starts, bool(index.access[ordinal]))
             if data is None:
-                piece.damaged.add(ordinal - int(index.second_field[ordinal]))
+                piece.damaged.add(ordinal)
                 continue
+            self._look(packet, bool(index.key[ordinal]))
             starts = False
             yield ordinal, packet, data
+
+    def _look(self, packet: Any, is_key: bool) -> None:
+        """Refuse what comes out wrong, of which the beginning of the video need not have told."""
+        codec = self._index.codec
+        if self._stream.sequence != self._checked:
+            self._checked = self._stream.sequence
+            if any(allows_fields(codec, header) for header in self._checked):
+                raise _refused(_DEINTERLACES, codec)
+        if self._scanner is not None and not self._scanner.scan(memoryview(packet), is_key, want_order=False).plain:
+            raise _refused(f"it gives frames of {codec} the times of others, where there are hidden frames", codec)
 
     def _run(self, decoder: Decoder, piece: _Piece, packets: Iterable[tuple[int, Any, bytes]], end: int) -> None:
         index, sequence = self._index, self._stream.sequence
         watch = Watch(index.codec, self._extradata)
         names: dict[int, int] = {}
+        fed: list[int] = []
         for ordinal, packet, data in packets:
             piece.at = int(np.searchsorted(piece.ordinals, ordinal))
             if self._stream.sequence != sequence:
                 break
             label = piece.labels[ordinal]
             names.setdefault(label, ordinal)
+            fed.append(ordinal)
             if watch.look(ordinal, label, memoryview(packet), bool(index.key[ordinal])):
                 piece.damaged.add(ordinal)
             self._take(piece, names, decoder.decode(data, label))
@@ -250,43 +292,40 @@ class _Work:
             piece.at = end
         self._take(piece, names, decoder.drain())
         piece.unnamed |= watch.exchanged()
+        some = index.codec in IN_ORDER and len(names) < len(fed)
+        if some and np.isin(list(names.values()), index.order).any():
+            # if one frame has not come out, another one may have its time
+            self.failures["a frame did not come out, and with it those around it are not believed"] = None
+            piece.unnamed.update(fed)
 
     def _take(self, piece: _Piece, names: dict[int, int], frames: list[tuple[int, Any]]) -> None:
         """Copy what is wanted of the frames that came out: the next call makes their memory invalid."""
-        copied = False
-        for label, frame in frames:
-            # a name is used up: what comes under it a second time is something else
-            ordinal = names.pop(label, None)
-            if ordinal is None:
-                continue
-            self._any = True
-            piece.seen.add(ordinal)
-            if ordinal in piece.targets:
-                copied = True
-                self._put(piece.targets[ordinal], frame)
-        if copied and isinstance(self._rows, TorchRows):
-            import torch
-
-            torch.cuda.current_stream(self._rows.data.device).synchronize()
+        try:
+            for label, frame in frames:
+                # a name is used up: what comes under it a second time is something else
+                ordinal = names.pop(label, None)
+                if ordinal is None:
+                    continue
+                self._any = True
+                piece.seen.add(ordinal)
+                if ordinal in piece.targets:
+                    self._put(piece.targets[ordinal], frame)
+        finally:
+            if isinstance(self._rows, SurfaceRows):
+                self._rows.flush()
 
     def _put(self, where: tuple[int, ...], frame: Any) -> None:
-        if isinstance(self._rows, HostRows):
-            self._rows.put_frame(where, _picture(self._request, frame))
-            return
-        import torch
-
-        height, width = (int(side) for side in tuple(frame.shape)[:2])
-        _allow(self._request, height, width)
-        try:
-            self._rows.put(where, torch.from_dlpack(frame))
-        except (RuntimeError, BufferError, ValueError) as error:
-            raise BackendUnavailable(f"pynvvideocodec: {Refusal(error)}") from error
+        surface = surface_of(self._request, frame)
+        if isinstance(self._rows, SurfaceRows):
+            self._rows.put(where, surface)
+        else:
+            self._rows.put_frame(where, as_frame(self._request, surface))
 
     def _needed(self) -> tuple[tuple[Any, ...], Callable[[], Decoder]]:
         """What the decoder for the packet read last must be made for, and how it is made."""
         library, request, codec = self._library, self._request, self._index.codec
-        on_device = isinstance(self._rows, TorchRows)
-        gpu = int(self._rows.data.device.index or 0) if isinstance(self._rows, TorchRows) else 0
+        on_device = isinstance(self._rows, SurfaceRows)
+        gpu = self._rows.device if isinstance(self._rows, SurfaceRows) else 0
         room = request.options["max_width"], request.options["max_height"]
         stored = request.geometry.stored_width, request.geometry.stored_height
         # a decoder is reused for the very same sequence headers only: otherwise it may hold fewer pictures than the
@@ -300,72 +339,6 @@ class _Work:
             "usedevicememory": on_device,
             "maxwidth": room[0],
             "maxheight": room[1],
-            "outputColorType": library.OutputColorType.RGB if on_device else library.OutputColorType.NATIVE,
+            "outputColorType": library.OutputColorType.NATIVE,
         }
         return key, lambda: Decoder(library, key, arguments)
-
-
-def _allow(request: DecodeRequest, height: int, width: int) -> None:
-    if height * width > request.max_pixels:
-        raise BackendUnavailable(
-            f"pynvvideocodec: the picture grows to {width}x{height}, and {request.max_pixels} pixels are allowed"
-        )
-
-
-def _picture(request: DecodeRequest, frame: Any) -> Any:
-    """A decoded frame in host memory as one of PyAV's, planar, as FFmpeg's own decoder would give it."""
-    name = str(frame.format).rpartition(".")[2]
-    if name not in _LAYOUTS:
-        raise BackendUnavailable(f"pynvvideocodec: there is no conversion from its pixel format {name}")
-    from av import VideoFrame
-
-    across, down, bits = _LAYOUTS[name]
-    depth = bits if bits == 8 else (request.info.bit_depth if request.info.bit_depth in (10, 12) else 16)
-    family = {(2, 2): "420", (2, 1): "422", (1, 1): "444"}[across, down]
-    samples = _samples(frame, bits)
-    height, width = _size(samples.shape, down, across)
-    _allow(request, height, width)
-    if abs(width - request.geometry.stored_width) <= 1:  # chroma makes an odd width even
-        width = request.geometry.stored_width
-    planes = _planes(samples, height, width, across, down)
-    if depth != bits:  # the engine puts the significant bits first
-        planes = [plane >> (bits - depth) for plane in planes]
-    # planes of RGB come in the order of FFmpeg's gbrp
-    kind = "gbrp" if request.info.pixel_format.startswith("gbr") and family == "444" else f"yuv{family}p"
-    picture = VideoFrame(width, height, kind + (f"{depth}le" if bits == 16 else ""))
-    for target, plane in zip(picture.planes, planes, strict=True):
-        view = np.frombuffer(memoryview(target), np.uint8).reshape(-1, target.line_size)
-        raw = np.ascontiguousarray(plane).view(np.uint8).reshape(plane.shape[0], -1)
-        view[: raw.shape[0], : raw.shape[1]] = raw
-    picture.colorspace = _MATRICES.get(request.info.color_space, 2)
-    picture.color_range = {"tv": 1, "pc": 2}.get(request.info.color_range, 0)
-    return picture
-
-
-def _samples(frame: Any, bits: int) -> npt.NDArray[Any]:
-    """The samples of a frame in host memory, ``[rows, columns]``: luma first, chroma below."""
-    # its shape may have a last axis of 1, and luma and chroma are one below the other
-    tall, wide = (int(side) for side in tuple(frame.shape)[:2])
-    kind = np.uint8 if bits == 8 else np.uint16
-    pitch = wide * (bits // 8)
-    memory = (ctypes.c_uint8 * (tall * pitch)).from_address(int(frame.GetPtrToPlane(0)))
-    samples: npt.NDArray[Any] = np.ctypeslib.as_array(memory).view(kind).reshape(tall, wide)
-    return samples
-
-
-def _size(shape: tuple[int, ...], down: int, across: int) -> tuple[int, int]:
-    """(height, width) of a picture whose planes are one below the other: it may differ from the first one's."""
-    tall, wide = shape
-    if across == 1:
-        return tall // 3, wide
-    return (tall * 2 // 3 if down == 2 else tall // 2), wide
-
-
-def _planes(samples: npt.NDArray[Any], height: int, width: int, across: int, down: int) -> list[npt.NDArray[Any]]:
-    if across == 1:
-        rows = samples.shape[0] // 3
-        return [samples[plane * rows : plane * rows + height, :width] for plane in range(3)]
-    chroma_rows = -(-height // down)
-    luma_rows = samples.shape[0] - chroma_rows
-    chroma = samples[luma_rows:, : 2 * -(-width // across)]
-    return [samples[:height, :width], chroma[:, 0::2], chroma[:, 1::2]]

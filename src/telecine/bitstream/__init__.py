@@ -12,7 +12,7 @@ from enum import IntEnum
 from importlib import import_module
 from typing import NamedTuple, Protocol
 
-__all__ = ["DESCRIBED", "Access", "Facts", "Leading", "PictureFormat", "Scanner", "scanner_for"]
+__all__ = ["DESCRIBED", "Access", "Facts", "Leading", "PictureFormat", "Scanner", "allows_fields", "scanner_for"]
 
 
 class Access(IntEnum):
@@ -59,6 +59,8 @@ class Facts(NamedTuple):
     packed: bool = False
     """Whether the packet holds two pictures, one of which a later packet stands for, so that its times belong to
     another picture (MPEG-4 part 2)."""
+    plain: bool = True
+    """Whether the packet holds one frame, which is shown (VP9, AV1); others hold hidden frames, or show such a one."""
 
 
 class PictureFormat(NamedTuple):
@@ -122,3 +124,20 @@ def scanner_for(codec: str, extradata: bytes) -> Scanner | None:
     module, name = _SCANNERS[codec].split(":")
     make: Callable[[bytes], Scanner] = getattr(import_module(f"{__name__}.{module}"), name)
     return make(extradata)
+
+
+_FIELDS: dict[str, str] = {"h264": "h264", "hevc": "hevc", "vc1": "mpeg"}
+
+
+def allows_fields(codec: str, header: bytes) -> bool:
+    """Whether a sequence may hold pictures of two fields. What cannot be read does not.
+
+    Args:
+        codec: FFmpeg's name of it; others than H.264, HEVC and VC-1 have none, or are not looked at.
+        header: a sequence parameter set without its start code, or VC-1's sequence header with it.
+    """
+    if codec not in _FIELDS:
+        return False
+    module = import_module(f"{__name__}.{_FIELDS[codec]}")
+    answer: bool = module.allows_fields(header)
+    return answer

@@ -41,6 +41,8 @@ class _Frame:
     shown: bool
     key: bool
     refreshes: bool
+    repeats: bool = False
+    """Whether it only shows a frame that was decoded before."""
 
 
 class Av1Scanner:
@@ -81,6 +83,7 @@ class Av1Scanner:
             unreferenced=-1 if updates or any(frame.refreshes or not frame.shown for frame in frames) else 0,
             access=Access.CLOSED if len(frames) == 1 and frames[0].key and frames[0].shown else Access.NONE,
             leading=Leading.NO,
+            plain=len(frames) == 1 and frames[0].shown and not frames[0].repeats,
         )
 
 
@@ -171,7 +174,7 @@ def _parse_frame(bits: BitReader, sequence: _Sequence | None, extension: int) ->
     if sequence.reduced_still_picture:
         return _Frame(shown=True, key=True, refreshes=True)
     if bits.flag():  # show_existing_frame: a key frame shown again refreshes every slot, which this field does not tell
-        return _Frame(shown=True, key=False, refreshes=True)
+        return _Frame(shown=True, key=False, refreshes=True, repeats=True)
     kind, shown = bits.u(2), bits.flag()
     if shown and sequence.decoder_model_info and not sequence.equal_picture_interval:
         bits.skip(sequence.presentation_time_bits)

@@ -8,7 +8,7 @@ from telecine.bitstream import Access, Facts, PictureFormat
 from telecine.bitstream.bits import BitReader, Truncated
 from telecine.bitstream.nal import NalUnits, annex_b, unescape
 
-__all__ = ["FrameNumbers", "H264Scanner"]
+__all__ = ["FrameNumbers", "H264Scanner", "allows_fields"]
 
 _SLICE, _PARTITION_A, _IDR, _SEI, _SPS, _PPS = 1, 2, 5, 6, 7, 8
 _RECOVERY_POINT = 6
@@ -221,6 +221,14 @@ class FrameNumbers:
             return False
         # the same once more for a second field
         return head.frame_num not in (previous, (previous + 1) % (1 << head.sps.frame_num_bits))
+
+
+def allows_fields(header: bytes) -> bool:
+    """See :func:`telecine.bitstream.allows_fields`: frame_mbs_only_flag is 0."""
+    try:
+        return not _parse_sps(header)[1].frame_mbs_only
+    except Truncated:
+        return False
 
 
 def _expected(sps: _Sps, count: int, referenced: bool) -> int:

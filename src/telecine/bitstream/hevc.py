@@ -8,7 +8,7 @@ from telecine.bitstream import Access, Facts, Leading
 from telecine.bitstream.bits import BitReader, Truncated
 from telecine.bitstream.nal import NalUnits, annex_b, unescape
 
-__all__ = ["HevcScanner"]
+__all__ = ["HevcScanner", "allows_fields"]
 
 # NAL unit types, table 7-1
 _RADL_N, _RASL_R = 6, 9
@@ -148,6 +148,18 @@ class HevcScanner:
             return bits.u(self._poc_lsb_bits)
         except Truncated:
             return None
+
+
+def allows_fields(header: bytes) -> bool:
+    """See :func:`telecine.bitstream.allows_fields`: the source is called interlaced, and not progressive (7.4.4)."""
+    try:
+        bits = BitReader(unescape(header[:32]), start=16)
+        # sps_video_parameter_set_id to sps_temporal_id_nesting_flag, then profile space, tier, profile, compatibility
+        bits.skip(4 + 3 + 1 + 2 + 1 + 5 + 32)
+        progressive, interlaced = bits.flag(), bits.flag()
+    except Truncated:
+        return False
+    return interlaced and not progressive
 
 
 def _access(kind: int) -> Access:

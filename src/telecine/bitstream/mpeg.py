@@ -11,7 +11,7 @@ from contextlib import suppress
 from telecine.bitstream import Access, Facts, Leading
 from telecine.bitstream.bits import BitReader, Truncated
 
-__all__ = ["Mpeg2Scanner", "Mpeg4Scanner", "Vc1Scanner"]
+__all__ = ["Mpeg2Scanner", "Mpeg4Scanner", "Vc1Scanner", "allows_fields"]
 
 _INTRA, _PREDICTED, _BIDIRECTIONAL = "I", "P", "B"
 
@@ -149,7 +149,8 @@ class Vc1Scanner:
 
     def __init__(self, extradata: bytes) -> None:
         self._types = _PictureTypes()
-        self._interlaced = False
+        self.interlaced = False
+        """Whether the sequence header of the advanced profile allows fields."""
         self._finterp = self._rangered = self._b_pictures = False
         sequence = extradata.find(b"\0\0\1\x0f")
         self._advanced = sequence >= 0
@@ -165,7 +166,7 @@ class Vc1Scanner:
     def _parse_advanced(self, bits: BitReader) -> None:
         """Sequence header of the advanced profile, 6.1, as far as INTERLACE."""
         bits.skip(2 + 3 + 2 + 3 + 5 + 1 + 12 + 12 + 1)
-        self._interlaced = bits.flag()
+        self.interlaced = bits.flag()
 
     def _parse_main(self, bits: BitReader) -> None:
         """STRUCT_C of the simple and main profiles, annex J."""
@@ -196,7 +197,7 @@ class Vc1Scanner:
         elif data[:3] == b"\0\0\1":
             raise Truncated("no frame header at the start of the packet")
         bits = BitReader(data[:8])
-        if self._interlaced and bits.flag() and bits.flag():
+        if self.interlaced and bits.flag() and bits.flag():
             # field pictures: FPTYPE, table 105; 4 and above are B and BI pairs
             fields = bits.u(3)
             return _BIDIRECTIONAL if fields >= 4 else _INTRA if fields == 0 else _PREDICTED
@@ -208,3 +209,8 @@ class Vc1Scanner:
             return _INTRA
         # 1110 is BI: intra, but never referred to; 1111 repeats the picture before
         return _PREDICTED if bits.flag() else _BIDIRECTIONAL
+
+
+def allows_fields(header: bytes) -> bool:
+    """See :func:`telecine.bitstream.allows_fields`: INTERLACE of VC-1's sequence header."""
+    return Vc1Scanner(header).interlaced

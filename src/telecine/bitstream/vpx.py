@@ -33,6 +33,8 @@ class _Vp9Frame(NamedTuple):
     refreshes: bool
     independent: bool
     picture: PictureFormat | None = None
+    repeats: bool = False
+    """Whether it only shows a frame that was decoded before."""
 
 
 class Vp9Scanner:
@@ -62,6 +64,7 @@ class Vp9Scanner:
             leading=Leading.NO,
             fragile=True,
             independent=first.independent,
+            plain=single and first.shown and not first.repeats,
         )
 
 
@@ -94,7 +97,7 @@ def _vp9_frame(header: bytes) -> _Vp9Frame:
     if profile == 3:
         bits.skip(1)
     if bits.flag():  # show_existing_frame: nothing is decoded, nothing changes
-        return _Vp9Frame(shown=True, key=False, refreshes=False, independent=False)
+        return _Vp9Frame(shown=True, key=False, refreshes=False, independent=False, repeats=True)
     key = not bits.flag()
     shown, resilient = bits.flag(), bits.flag()
     if key:

@@ -36,14 +36,6 @@ VideoCodec codec_of(const std::string& name) {
     return found->second;
 }
 
-Chroma chroma_of(const std::string& name) {
-    if (name == "400") return Chroma::Monochrome;
-    if (name == "420") return Chroma::C420;
-    if (name == "422") return Chroma::C422;
-    if (name == "444") return Chroma::C444;
-    throw nb::value_error("chroma must be \"400\", \"420\", \"422\" or \"444\"");
-}
-
 const char* name_of(Failure kind) {
     switch (kind) {
         case Failure::Unusable: return "unusable";
@@ -156,12 +148,6 @@ void stop_at_exit() {
         }
     }));
 }
-
-struct Output {
-    uint64_t pointer = 0;
-    int64_t rows = 0;
-    uint64_t stream = 0;
-};
 
 Result decode(int device, const std::string& codec, const nb::bytes& extradata, const nb::list& packets,
               const Numbers& orders, const Bytes& flags, const Pairs& runs, const Pairs& wanted,
@@ -311,6 +297,15 @@ void bind_errors(nb::module_& m) {
 }
 
 }  // namespace
+
+Chroma chroma_of(const std::string& name) {
+    if (name == "400") return Chroma::Monochrome;
+    if (name == "420") return Chroma::C420;
+    if (name == "422") return Chroma::C422;
+    if (name == "444") return Chroma::C444;
+    throw nb::value_error("chroma must be \"400\", \"420\", \"422\" or \"444\"");
+}
+
 }  // namespace telecine
 
 NB_MODULE(_nvdec, m) {
@@ -318,6 +313,7 @@ NB_MODULE(_nvdec, m) {
     bind_errors(m);
     bind_types(m);
     bind_memory(m);
+    bind_surface(m);
     m.attr("RESTART") = static_cast<int>(kRestart);
     m.attr("NEEDED") = static_cast<int>(kNeeded);
     m.attr("CORRUPT") = static_cast<int>(kCorrupt);
