@@ -1,39 +1,39 @@
 """Measures telecine inside vLLM: requests per second of its media loader, and the way to a model processor's output.
 
     .venv-vllm/bin/python bench/engines.py [--rounds 3] [--requests 24]
+    .venv-vllm/bin/python bench/engines.py --device cuda --clip FILE.mp4 [--clip ...] [--seconds 6]
 
 It runs in the environment of ``scripts/test vllm``. The frames are compared first. Then each contender gets a fresh
-process on two cores, in turns, round after round: vLLM's own ``VideoMediaIO`` in 8 loader threads, as its server has
-them, and one clip after the other from bytes to ``pixel_values_videos``. The result goes to
-results/engines-MACHINE.json.
+process, in turns, round after round, with vLLM's own ``VideoMediaIO`` in 8 loader threads, as its server has them.
+
+On the CPU the contenders have two cores, and are measured as well with one clip after the other from bytes to
+``pixel_values_videos``. On a GPU they are telecine and those of vLLM's codecs that decode there, with all cores; one
+that cannot be used is left out, with the reason. The result goes to results/engines-MACHINE.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "src"), str(HERE.parent / "tests" / "integrations")]
+sys.path.insert(0, str(HERE))
 
 import cases  # noqa: E402
 from cases import say  # noqa: E402
+from engines_worker import LOADER_THREADS  # noqa: E402
 
 _CORES = 2
-_LOADER_THREADS = 8
 _NUM_FRAMES = 32
 _CODECS = ("opencv", "torchcodec", "telecine")
 _TARGETS = {"opencv": 1.6, "torchcodec": 1.4}
@@ -43,196 +43,188 @@ _PIPELINES: dict[str, dict[str, Any]] = {
     "telecine": {"backend": "telecine"},
     "telecine, fused resize": {"backend": "telecine", "fit": "qwen3_vl"},
 }
+_SAMPLINGS: dict[str, dict[str, Any]] = {
+    "32 frames": {"num_frames": _NUM_FRAMES},
+    "2 frames a second": {"video_backend": "qwen3_vl"},
+}
+"""vLLM's general rule, and the model's own."""
 _PIPELINE_TARGET = 2.0
+_CLIPS = 3
+_GPU_CODECS: dict[str, dict[str, Any]] = {
+    "telecine": {"backend": "telecine", "device": "cuda"},
+    "pynvvideocodec": {"backend": "pynvvideocodec"},
+    "pynvvideocodec, 8 decoders": {"backend": "pynvvideocodec", "hw_decoders": 8},
+    "deepstream": {"backend": "deepstream"},
+}
+"""As vLLM has them when nobody says otherwise. PyNvVideoCodec then decodes two clips at a time; so more as well."""
+_GPU_NUM_FRAMES = (8, _NUM_FRAMES)
+_GPU_TARGET, _GPU_CORES_TARGET = 1.8, 0.5
+"""Telecine's requests per second over theirs at least, and its cores over theirs at most."""
+_PATIENCE = 150.0
+"""Seconds after which a contender on a GPU is taken to hang, beside those that are measured."""
+
+
+class _Unusable(Exception):
+    """A contender fails here; the message says how."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and write the results file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=24, help="to the loader, each round")
-    parser.add_argument("--clip", type=Path, help="a video, in place of 13 s of 1080p H.264 made by the recipe")
+    parser.add_argument("--requests", type=int, default=24, help="to the loader on the CPU, each round")
+    parser.add_argument("--seconds", type=float, default=6.0, help="each contender on the GPU, each round")
+    parser.add_argument(
+        "--clip", type=Path, action="append", help="a video, in place of 13 s of 1080p H.264 made by the recipe"
+    )
+    parser.add_argument(
+        "--codec", action="append", choices=_GPU_CODECS, help="only this contender on the GPU; may be repeated"
+    )
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
-    if arguments.worker:
-        job = json.loads(arguments.worker)
-        sys.stdout.write(json.dumps(_JOBS[job.pop("job")](**job)))
-        return 0
-    case = cases.CASES[0]
-    clip = arguments.clip or cases.make(case)
+    clips = arguments.clip or [cases.make(cases.CASES[0])]
+    if arguments.device == "cpu" and len(clips) > 1:
+        parser.error("the CPU is measured with one clip")
     document: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": {"cpu": _cpu(), "cores_used": _CORES, "python": platform.python_version()},
-        "clip": arguments.clip.name if arguments.clip else case.recipe,
-        "num_frames": _NUM_FRAMES,
-        "loader_threads": _LOADER_THREADS,
+        "machine": {"cpu": _cpu(), "python": platform.python_version()},
+        "versions": _run({"job": "versions"}, cores=None),
+        "loader_threads": LOADER_THREADS,
         "rounds": arguments.rounds,
-        "load_average": os.getloadavg()[1],
-        "frames": _run(job="compare", clip=str(clip)),
     }
-    say(f"frames: {document['frames']}")
-    loads = {codec: [] for codec in _CODECS}
-    pipelines: dict[str, list[dict[str, float]]] = {name: [] for name in _PIPELINES}
-    for _ in range(arguments.rounds):
-        for codec in _CODECS:
-            loads[codec].append(_run(job="load", clip=str(clip), codec=codec, requests=arguments.requests))
-            say(f"{codec}: {loads[codec][-1]}")
-        for name in _PIPELINES:
-            pipelines[name].append(_run(job="pipeline", clip=str(clip), name=name))
-            say(f"{name}: {pipelines[name][-1]}")
-    document["versions"] = _run(job="versions")
-    document["loader"] = _loader_rows(loads)
-    document["processor"] = _pipeline_rows(pipelines)
-    output = arguments.output or HERE / "results" / f"engines-{platform.machine()}.json"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(document, indent=2) + "\n")
-    for line in _table(document):
+    if arguments.device == "cpu":
+        save = partial(_save, document, arguments.output or HERE / "results" / f"engines-{platform.machine()}.json")
+        document["clip"] = arguments.clip[0].name if arguments.clip else cases.CASES[0].recipe
+        table = _on_cpu(document, clips[0], arguments)
+    else:
+        document["machine"] |= _run({"job": "gpu"}, cores=None) | {"cores": len(os.sched_getaffinity(0))}
+        name = document["machine"]["gpu"].split()[-1].lower()
+        save = partial(_save, document, arguments.output or HERE / "results" / f"engines-{name}.json")
+        table = _on_gpu(document, clips, arguments, save)
+    save()
+    for line in table:
         print(line)
     return 0
 
 
-def _run(**job: Any) -> Any:
-    """Do a job in a process of its own, on as many cores as are measured."""
-    cores = sorted(os.sched_getaffinity(0))[:_CORES]
-    done = subprocess.run(
-        [sys.executable, __file__, "--worker", json.dumps(job)],
-        stdout=subprocess.PIPE,
-        check=True,
-        text=True,
-        preexec_fn=lambda: os.sched_setaffinity(0, cores),
-    )
+def _save(document: dict[str, Any], output: Path) -> None:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def _run(job: dict[str, Any], cores: int | None = _CORES, timeout: float | None = None) -> Any:
+    """Do a job in a process of its own, on so many cores.
+
+    Raises:
+        _Unusable: it fails, or is not done in time.
+    """
+    allowed = sorted(os.sched_getaffinity(0))[:cores]
+    try:
+        done = subprocess.run(
+            [sys.executable, str(HERE / "engines_worker.py"), json.dumps(job)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            preexec_fn=lambda: os.sched_setaffinity(0, allowed),
+        )
+    except subprocess.TimeoutExpired:
+        raise _Unusable(f"no answer within {timeout:.0f} s") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        say(f"{job}:")
+        say("\n".join(lines[-40:]))
+        raise _Unusable(lines[-1] if lines else f"the process ended with {done.returncode}")
     return json.loads(done.stdout)
 
 
-def _media_io(**kwargs: Any) -> Any:
-    with contextlib.redirect_stdout(sys.stderr):
-        import torchvision_on_cpu
-
-        torchvision_on_cpu.prepare()
-        from telecine.integrations.vllm import register
-
-        register()
-        from vllm.multimodal.media import ImageMediaIO, VideoMediaIO
-
-        return VideoMediaIO(ImageMediaIO(), **kwargs)
-
-
-def _compare(clip: str) -> dict[str, Any]:
-    import numpy as np
-
-    data = Path(clip).read_bytes()
-    found = {codec: _media_io(num_frames=_NUM_FRAMES, backend=codec).load_bytes(data).media for codec in _CODECS}
-    reference, told = found["opencv"]
-    answer = {}
-    for codec, (frames, metadata) in found.items():
-        difference = np.abs(np.asarray(frames).astype(np.int16) - reference)
-        answer[codec] = {
-            "same_indices": metadata["frames_indices"] == told["frames_indices"],
-            "largest_difference": int(difference.max()),
-            "mean_difference": round(float(difference.mean()), 4),
-        }
-    return answer
-
-
-def _load(clip: str, codec: str, requests: int) -> dict[str, float]:
-    data = Path(clip).read_bytes()
-    media_io = _media_io(num_frames=_NUM_FRAMES, backend=codec)
-    media_io.load_bytes(data)
-    before = _resident()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-    with ThreadPoolExecutor(_LOADER_THREADS) as pool:
-        started, cpu = time.perf_counter(), time.process_time()
-        # the result is dropped at once: what is measured is what decoding holds
-        for done in [pool.submit(lambda: media_io.load_bytes(data) and None) for _ in range(requests)]:
-            done.result()
-        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-    return {
-        "requests_per_second": requests / seconds,
-        "cpu_seconds_per_request": cpu / requests,
-        "peak_megabytes": (_resident("VmHWM") - before) / 1e6,
+def _on_cpu(document: dict[str, Any], clip: Path, arguments: argparse.Namespace) -> list[str]:
+    document["machine"]["cores_used"] = _CORES
+    document |= {"num_frames": _NUM_FRAMES, "load_average": os.getloadavg()[1]}
+    asked = {"clip": str(clip), "num_frames": _NUM_FRAMES}
+    document["frames"] = _run({"job": "same_frames", "codecs": _CODECS} | asked)
+    say(f"frames: {document['frames']}")
+    loads: dict[str, list[dict[str, Any]]] = {codec: [] for codec in _CODECS}
+    pipelines: dict[str, dict[str, list[dict[str, Any]]]] = {
+        rule: {name: [] for name in _PIPELINES} for rule in _SAMPLINGS
     }
+    for _ in range(arguments.rounds):
+        for codec in _CODECS:
+            loads[codec].append(_run({"job": "load_on_cpu", "codec": codec, "requests": arguments.requests} | asked))
+            say(f"{codec}: {loads[codec][-1]}")
+        for rule, sampling in _SAMPLINGS.items():
+            for name, options in _PIPELINES.items():
+                job = {"job": "pipeline", "clip": str(clip), "options": options, "plain": _PIPELINES["opencv"]}
+                pipelines[rule][name].append(_run(job | {"sampling": sampling, "clips": _CLIPS}))
+                say(f"{rule}, {name}: {pipelines[rule][name][-1]}")
+    document["loader"] = _loader_rows(loads)
+    document["processor"] = {rule: _pipeline_rows(runs) for rule, runs in pipelines.items()}
+    return _cpu_table(document)
 
 
-def _resident(which: str = "VmRSS") -> float:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(which))
-    return float(line.split()[1]) * 1024
+def _on_gpu(
+    document: dict[str, Any], clips: list[Path], arguments: argparse.Namespace, save: Callable[[], object]
+) -> list[str]:
+    """The frames of each contender first; who gives none of a clip, or fails later, is left out of it."""
+    asked = [{"clip": str(clip), "num_frames": count} for clip in clips for count in _GPU_NUM_FRAMES]
+    cases: list[dict[str, Any]] = [
+        {"clip": Path(case["clip"]).name, "num_frames": case["num_frames"], "frames": {}, "left_out": {}}
+        for case in asked
+    ]
+    runs: list[dict[str, list[dict[str, Any]]]] = [{} for _ in asked]
+
+    def ask(name: str, job: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+        """The answer for each case that the contender is still in."""
+        numbers = [number for number, case in enumerate(cases) if name not in case["left_out"]]
+        if not numbers:
+            return []
+        job = job | {"options": _GPU_CODECS[name], "cases": [asked[number] for number in numbers]}
+        try:
+            answers = _run(job, None, _PATIENCE + arguments.seconds * len(numbers))
+        except _Unusable as error:
+            answers = [{"failed": str(error)} for _ in numbers]
+        for number, answer in zip(numbers, answers, strict=True):
+            say(f"{asked[number]}, {name}: {answer}")
+            if "failed" in answer:
+                cases[number]["left_out"][name] = answer["failed"]
+                runs[number].pop(name, None)
+        return [pair for pair in zip(numbers, answers, strict=True) if "failed" not in pair[1]]
+
+    names = arguments.codec or list(_GPU_CODECS)
+    for name in names:
+        for number, answer in ask(name, {"job": "right_frames"}):
+            cases[number]["frames"][name] = answer
+            runs[number][name] = []
+    document |= {"seconds": arguments.seconds, "cases": cases}
+    for _ in range(arguments.rounds):
+        for name in names:
+            for number, answer in ask(name, {"job": "load_on_gpu", "seconds": arguments.seconds}):
+                runs[number][name].append(answer)
+        for case, found in zip(cases, runs, strict=True):
+            case["loader"] = _gpu_rows(found)
+        save()  # time on such a machine may end
+    return _gpu_table(document)
 
 
-def _pipeline(clip: str, name: str, clips: int = 3) -> dict[str, Any]:
-    """From bytes to the output of Qwen3-VL's video processor, as a server does it with the model's own budget."""
-    import numpy as np
-
-    data = Path(clip).read_bytes()
-    media_io = _media_io(video_backend="qwen3_vl", **_PIPELINES[name])
-    plain = _media_io(video_backend="qwen3_vl", **_PIPELINES["opencv"])
-    processor = _processor()
-
-    def once(loader: Any) -> Any:
-        frames, metadata = loader.load_bytes(data).media
-        metadata = {key: value for key, value in metadata.items() if key != "do_sample_frames"}
-        return processor(
-            videos=[frames], video_metadata=[metadata], do_sample_frames=False, return_tensors="pt", device="cpu"
-        )
-
-    values, reference = once(media_io), once(plain)
-    assert values["video_grid_thw"].tolist() == reference["video_grid_thw"].tolist()
-    difference = (values["pixel_values_videos"] - reference["pixel_values_videos"]).abs().numpy()
-    seconds, cpu = [], time.process_time()
-    for _ in range(clips):
-        started = time.perf_counter()
-        once(media_io)
-        seconds.append(time.perf_counter() - started)
-    cpu = (time.process_time() - cpu) / clips
-    # the values are normalised with mean 0.5 and deviation 0.5: one level of 8 bits is 2 / 255
-    levels = difference * 127.5
-    return {
-        "seconds": statistics.median(seconds),
-        "cpu_seconds": cpu,
-        "grid_thw": values["video_grid_thw"][0].tolist(),
-        "mean_levels": float(levels.mean()),
-        "p99_levels": float(np.quantile(levels[:: max(1, len(levels) // 2000)], 0.99)),
-        "largest_levels": float(levels.max()),
-        "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000,
-    }
-
-
-def _processor() -> Any:
-    from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
-
-    # the budget of the released checkpoints; the class's own default is that of a toy
-    return Qwen3VLVideoProcessor(size={"shortest_edge": 4096, "longest_edge": 25_165_824}, cap_pixels_per_frame=False)
-
-
-def _versions() -> dict[str, str]:
-    from importlib import metadata
-
-    return {name: metadata.version(name) for name in ("vllm", "transformers", "torch", "torchcodec", "av", "numpy")}
-
-
-_JOBS = {"compare": _compare, "load": _load, "pipeline": _pipeline, "versions": _versions}
-
-
-def _median(rows: list[dict[str, float]], key: str) -> float:
+def _median(rows: list[dict[str, Any]], key: str) -> float:
     return statistics.median(row[key] for row in rows)
 
 
-def _loader_rows(loads: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
-    rows: dict[str, Any] = {
-        codec: {key: round(_median(runs, key), 3) for key in runs[0]} | {"runs": runs} for codec, runs in loads.items()
-    }
+def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    return {key: round(_median(runs, key), 3) for key in runs[0]} | {"runs": runs}
+
+
+def _ratio(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], key: str) -> float:
+    """The median over the rounds, in each of which both had their turn."""
+    return round(statistics.median(a[key] / b[key] for a, b in zip(ours, theirs, strict=True)), 2)
+
+
+def _loader_rows(loads: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    rows = {codec: _summary(runs) for codec, runs in loads.items()}
     for codec, target in _TARGETS.items():
-        ratios = [
-            ours["requests_per_second"] / theirs["requests_per_second"]
-            for ours, theirs in zip(loads["telecine"], loads[codec], strict=True)
-        ]
-        less = [
-            theirs["cpu_seconds_per_request"] / ours["cpu_seconds_per_request"]
-            for ours, theirs in zip(loads["telecine"], loads[codec], strict=True)
-        ]
         rows[codec] |= {
-            "telecine_is_faster_by": round(statistics.median(ratios), 2),
-            "telecine_takes_less_cpu_by": round(statistics.median(less), 2),
+            "telecine_is_faster_by": _ratio(loads["telecine"], loads[codec], "requests_per_second"),
+            "telecine_takes_less_cpu_by": _ratio(loads[codec], loads["telecine"], "cpu_seconds_per_request"),
             "target": target,
         }
     return rows
@@ -241,14 +233,28 @@ def _loader_rows(loads: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
 def _pipeline_rows(pipelines: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     rows = {
         name: {key: round(_median(runs, key), 4) for key in runs[0] if key != "grid_thw"}
-        | {"grid_thw": runs[0]["grid_thw"]}
+        | {"grid_thw": runs[0]["grid_thw"], "runs": [run["seconds"] for run in runs]}
         for name, runs in pipelines.items()
     }
-    for name in pipelines:
+    for name, runs in pipelines.items():
         for key in ("seconds", "cpu_seconds"):
-            ratios = [a[key] / b[key] for a, b in zip(pipelines["opencv"], pipelines[name], strict=True)]
-            rows[name][f"less_{key}_than_opencv_by"] = round(statistics.median(ratios), 2)
+            rows[name][f"less_{key}_than_opencv_by"] = _ratio(pipelines["opencv"], runs, key)
     rows["telecine, fused resize"]["target"] = _PIPELINE_TARGET
+    return rows
+
+
+def _gpu_rows(loads: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    rows = {name: _summary(runs) for name, runs in loads.items()}
+    for name in rows:
+        if name == "telecine" or "telecine" not in rows:
+            continue
+        rows[name] |= {
+            "telecine_is_faster_by": _ratio(loads["telecine"], loads[name], "requests_per_second"),
+            "telecine_takes_of_its_cores": _ratio(loads["telecine"], loads[name], "cores"),
+            "telecine_takes_of_its_cpu_a_request": _ratio(loads["telecine"], loads[name], "cpu_seconds_per_request"),
+            "target": _GPU_TARGET,
+            "cores_target": _GPU_CORES_TARGET,
+        }
     return rows
 
 
@@ -257,7 +263,7 @@ def _cpu() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
-def _table(document: dict[str, Any]) -> list[str]:
+def _cpu_table(document: dict[str, Any]) -> list[str]:
     lines = [
         "| codec | requests/s | telecine is faster by | CPU s per request | telecine takes less by | peak MB |",
         "|---|---|---|---|---|---|",
@@ -268,16 +274,37 @@ def _table(document: dict[str, Any]) -> list[str]:
             f"| {row['cpu_seconds_per_request']:.2f} | {row.get('telecine_takes_less_cpu_by', '')} "
             f"| {row['peak_megabytes']:.0f} |"
         )
-    lines += [
-        "",
-        "| to pixel_values_videos | s | less by | CPU s | less by | mean difference, levels | largest |",
-        "|---|---|---|---|---|---|---|",
+    for rule, rows in document["processor"].items():
+        lines += [
+            "",
+            f"| {rule}, to pixel_values_videos | s | less by | CPU s | less by | mean difference, levels | largest |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for name, row in rows.items():
+            lines.append(
+                f"| {name} | {row['seconds']:.2f} | {row['less_seconds_than_opencv_by']} | {row['cpu_seconds']:.2f} "
+                f"| {row['less_cpu_seconds_than_opencv_by']} | {row['mean_levels']:.2f} | {row['largest_levels']:.0f} |"
+            )
+    return lines
+
+
+def _gpu_table(document: dict[str, Any]) -> list[str]:
+    lines = [
+        "| clip | frames | codec | requests/s | telecine is faster by | cores | telecine takes | GPU MB | worst PSNR |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    for name, row in document["processor"].items():
-        lines.append(
-            f"| {name} | {row['seconds']:.2f} | {row['less_seconds_than_opencv_by']} | {row['cpu_seconds']:.2f} "
-            f"| {row['less_cpu_seconds_than_opencv_by']} | {row['mean_levels']:.2f} | {row['largest_levels']:.0f} |"
-        )
+    for case in document["cases"]:
+        for name, row in case["loader"].items():
+            lines.append(
+                f"| {case['clip']} | {case['num_frames']} | {name} | {row['requests_per_second']:.1f} "
+                f"| {row.get('telecine_is_faster_by', '')} | {row['cores']:.2f} "
+                f"| {row.get('telecine_takes_of_its_cores', '')} | {row['gpu_megabytes']:.0f} "
+                f"| {case['frames'][name]['worst_psnr']} |"
+            )
+        lines += [
+            f"{case['clip']}, {case['num_frames']} frames: {name} is left out: {reason}"
+            for name, reason in case["left_out"].items()
+        ]
     return lines
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import telecine
 from clips import CLIPS
-from telecine.backends import TABLE, BackendStatus, Decoded, DecodeRequest, fallback, get
+from telecine.backends import TABLE, BackendStatus, Decoded, DecodeRequest, fallback, get, nvdec
 from telecine.errors import BackendUnavailable
 from telecine.options import Option
 
@@ -109,3 +109,15 @@ def test_numpy_output_needs_no_device_to_fall_back(gpu: OnGpu, monkeypatch: pyte
 def test_auto_is_no_row_of_the_table() -> None:
     assert "auto" not in TABLE
     assert "auto" not in {status.name for status in telecine.backends()}
+
+
+def test_the_metrics_see_the_sessions_of_every_gpu_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And ask once, whichever backend a request names."""
+    counters = {"sessions_made": 9, "sessions_evicted": 2, "sessions_destroyed_after_error": 1, "session_bytes": 1000}
+    monkeypatch.setattr(nvdec, "stats", lambda device: counters | {"session_bytes": 1000 + device})
+    backend = nvdec.NvdecBackend()
+    monkeypatch.setitem(get.__globals__["_made"], "nvdec", backend)
+    assert backend.gauges() == {"telecine_sessions": 0.0, "telecine_vram_bytes": 0.0}
+    backend._devices |= {0, 2}
+    assert backend.gauges() == {"telecine_sessions": 12.0, "telecine_vram_bytes": 2002.0}
+    assert fallback.NvdecOrPyAV().gauges == backend.gauges

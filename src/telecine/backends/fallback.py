@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, cast
 
 from telecine.backends import BackendStatus, Decoded, DecodeRequest, get
 from telecine.backends.nvdec import OUT, upload
@@ -27,6 +28,11 @@ class NvdecOrPyAV:
     def status(self) -> BackendStatus:
         """See :class:`telecine.backends.Backend`."""
         return replace(get("pyav").status(), name="auto")
+
+    @property
+    def gauges(self) -> Any:
+        """Those of the NVDEC backend: the very same method, so that the metrics ask it once."""
+        return cast(Any, get("nvdec")).gauges
 
     def decode(self, request: DecodeRequest) -> Decoded:
         """See :class:`telecine.backends.Backend`."""

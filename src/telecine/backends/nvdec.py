@@ -50,6 +50,18 @@ class NvdecBackend:
 
     options: Mapping[str, Option] = {"out": OUT}
 
+    def __init__(self) -> None:
+        self._devices: set[int] = set()
+
+    def gauges(self) -> dict[str, float]:
+        """Sessions that exist, and the bytes that they hold, on all GPUs that have decoded something: docs/pool.md."""
+        counters = [stats(device) for device in sorted(self._devices)]
+        gone = sum(each["sessions_evicted"] + each["sessions_destroyed_after_error"] for each in counters)
+        return {
+            "telecine_sessions": float(sum(each["sessions_made"] for each in counters) - gone),
+            "telecine_vram_bytes": float(sum(each["session_bytes"] for each in counters)),
+        }
+
     def status(self) -> BackendStatus:
         """See :class:`telecine.backends.Backend`."""
         try:
@@ -69,6 +81,7 @@ class NvdecBackend:
         device = device_number(request.device)
         try:
             _require(request, nvdec, device)
+            self._devices.add(device)
             return _decode(request, nvdec, device, out)
         except nvdec.NvdecError as error:
             raise BackendUnavailable(f"nvdec: {error.args[0]}") from error

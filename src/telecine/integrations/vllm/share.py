@@ -8,16 +8,14 @@ finish no sooner than two, and hold four times the memory. So each of these thre
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import replace
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from telecine.errors import LimitError
-from telecine.frames import Frames, VideoInfo
+from telecine.frames import Frames
 from telecine.integrations.ruled import Rule, ask
 from telecine.integrations.vllm.options import DecodeOptions
 from telecine.pool import Pool
-from telecine.timeline import Timeline
 
 __all__ = ["decode", "pool_for"]
 
@@ -29,7 +27,6 @@ _QUEUE = 100_000
 _lock = threading.Lock()
 _pools: dict[bool, Pool] = {}
 """For the GPU and for the CPU. A forked child finds them empty, as :class:`Pool` promises."""
-_here = threading.local()
 
 
 def pool_for(options: DecodeOptions) -> Pool:
@@ -71,29 +68,23 @@ def decode(rule: Rule, data: Any, options: DecodeOptions, errors: str = "recover
     Raises:
         TelecineError: see :func:`telecine.load`.
     """
-    with ExitStack() as leases:
-
-        def noted(info: VideoInfo, timeline: Timeline) -> Any:
-            # the pool asks for the lease later in the same thread
-            _here.leases = leases
-            return rule(info, timeline)
-
-        frames = ask(
-            pool_for(options),
-            noted,
-            data,
-            timeout=options.timeout_sec,
-            backend="auto",
-            device=options.device,
-            errors=errors,
-        )
-        return replace(frames, data=frames.numpy())
+    # as vLLM's own GPU codecs, through pinned memory; a torch tensor would be copied without it, and its memory on the
+    # GPU would stay in torch's cache, outside vLLM's budget
+    to_host = {"out": "numpy"} if options.on_gpu else {}
+    return ask(
+        pool_for(options),
+        rule,
+        data,
+        timeout=options.timeout_sec,
+        backend="auto",
+        device=options.device,
+        errors=errors,
+        **to_host,
+    )
 
 
 def _lease(nbytes: int, device: str) -> AbstractContextManager[object]:
-    """Take GPU memory for a decode out of vLLM's budget, until its frames are in host memory.
-
-    Waits until others have given back enough.
+    """GPU memory for a decode, out of vLLM's budget. Waits until others have given back enough.
 
     Raises:
         LimitError: there can never be enough.
@@ -101,10 +92,10 @@ def _lease(nbytes: int, device: str) -> AbstractContextManager[object]:
     from vllm.multimodal.gpu_ipc_memory import get_mm_gpu_ipc_pool
 
     budget = get_mm_gpu_ipc_pool()
-    if budget is not None:
-        # the decode ends before its frames are copied to the host, so the lease outlives the pool's own bracket
-        try:
-            _here.leases.enter_context(budget.acquire(nbytes))
-        except ValueError as error:
-            raise LimitError(str(error)) from error
-    return nullcontext()
+    if budget is None:
+        return nullcontext()
+    try:
+        lease: AbstractContextManager[object] = budget.acquire(nbytes)
+    except ValueError as error:
+        raise LimitError(str(error)) from error
+    return lease
