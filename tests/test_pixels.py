@@ -174,7 +174,7 @@ def test_pixels_are_those_of_the_ffmpeg_command_line(name: str, size: tuple[int,
     picture = first_picture(name)
     assert picture.format.name == FORMATS[name]
     tall, wide = size or (picture.height, picture.width)
-    flags = "bilinear" if size else "bicubic"
+    flags = "bilinear,format=gbrp" if size else "bicubic"
     expected = by_ffmpeg(name, f"scale={wide}:{tall}:flags={flags},format=rgb24", (tall, wide))
     row = convert(picture, Geometry(picture.height, picture.width, 0, False, tall, wide))
     assert np.abs(row.astype(np.int16) - expected).max() <= 2
@@ -186,7 +186,7 @@ def test_formats_that_the_clips_do_not_have(name: str, size: tuple[int, int]) ->
     """Grey, alpha, semi-planar, deep and palette pictures of odd size, from noise."""
     made = "-f lavfi -i testsrc=s=95x63:d=1 -frames:v 1 -pix_fmt"
     raw = ffmpeg([*made.split(), name, "-f", "rawvideo", "pipe:1"])
-    scale = f"scale={size[1]}:{size[0]}:flags={'bicubic' if size == (63, 95) else 'bilinear'},format=rgb24"
+    scale = f"scale={size[1]}:{size[0]}:flags={'bicubic' if size == (63, 95) else 'bilinear,format=gbrp'},format=rgb24"
     given = ["-f", "rawvideo", "-pix_fmt", name, "-s", "95x63", "-i", "pipe:0"]
     expected = np.frombuffer(ffmpeg([*given, "-vf", scale, "-f", "rawvideo", "pipe:1"], raw), np.uint8)
     with av.open(
@@ -206,7 +206,7 @@ BY_HAND = {0: "null", 1: "transpose=clock", 2: "hflip,vflip", 3: "transpose=cclo
 def test_turned_pictures_are_turned_first_and_then_resized(name: str, turns: int, mirrored: bool) -> None:
     """Turning and mirroring one after the other, as their names say, gives the same as the one filter used."""
     picture = first_picture(name)
-    filters = f"{BY_HAND[turns]}{',hflip' if mirrored else ''},scale=50:70:flags=bilinear,format=rgb24"
+    filters = f"{BY_HAND[turns]}{',hflip' if mirrored else ''},scale=50:70:flags=bilinear,format=gbrp,format=rgb24"
     expected = by_ffmpeg(name, filters, (70, 50))
     row = convert(picture, Geometry(picture.height, picture.width, turns, mirrored, 70, 50))
     assert np.abs(row.astype(np.int16) - expected).max() <= 2
@@ -224,6 +224,16 @@ def test_turned_pictures_of_even_size_are_exact_rearrangements(turns: int, mirro
     assert np.abs(convert(picture, geometry).astype(np.int16) - expected).max() <= 1
 
 
+@pytest.mark.parametrize("size", [(50, 70), (144, 192)], ids=["resized", "as it is"])
+def test_planar_rows_hold_the_same_pixels(size: tuple[int, int]) -> None:
+    """What is a view of three planes is filled like a packed row."""
+    picture = first_picture("h264_medium.mp4")
+    geometry = Geometry(picture.height, picture.width, 0, False, *size)
+    planes = np.empty((3, *size), np.uint8)
+    Converter(geometry, planar=True)(picture, planes.transpose(1, 2, 0))
+    assert np.array_equal(planes.transpose(1, 2, 0), convert(picture, geometry))
+
+
 def test_one_converter_takes_pictures_of_changing_kind() -> None:
     """Size, format and tags may change at any key frame; every picture is converted by its own."""
     names = ["h264_medium.mp4", "h264_10bit.mp4", "mjpeg.avi", "odd.webm", "h264_medium.mp4"]
@@ -231,7 +241,7 @@ def test_one_converter_takes_pictures_of_changing_kind() -> None:
     for name in names:
         row = np.empty((60, 80, 3), np.uint8)
         converter(first_picture(name), row)
-        expected = by_ffmpeg(name, "scale=80:60:flags=bilinear,format=rgb24", (60, 80))
+        expected = by_ffmpeg(name, "scale=80:60:flags=bilinear,format=gbrp,format=rgb24", (60, 80))
         assert np.abs(row.astype(np.int16) - expected).max() <= 2, name
     assert converter.sizes == {(144, 192), (63, 95)}
 

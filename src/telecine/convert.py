@@ -15,17 +15,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Converter"]
 
+_PLANES = (1, 2, 0)
+"""Channel of RGB that each plane of FFmpeg's gbrp is."""
+
 
 class Converter:
     """Writes pictures into rows of the output. Not thread-safe: one per decode.
 
     Args:
         geometry: of the request.
+        planar: whether the rows are views of three planes; resized pictures are then never packed.
         threads: that FFmpeg may use to convert one picture.
     """
 
-    def __init__(self, geometry: Geometry, threads: int = 1) -> None:
+    def __init__(self, geometry: Geometry, threads: int = 1, planar: bool = False) -> None:
         self._geometry = geometry
+        self._planar = planar and geometry.resizes
         self._threads = threads
         self._graph: Any = None
         self._configured_for: tuple[Any, ...] = ()
@@ -45,7 +50,13 @@ class Converter:
             self._configured_for = kind
             self.sizes.add((picture.height, picture.width))
         self._graph.push(picture)
-        row[:] = self._graph.pull().to_ndarray()
+        converted = self._graph.pull()
+        if not self._planar:
+            row[:] = converted.to_ndarray()
+            return
+        for plane, channel in zip(converted.planes, _PLANES, strict=True):
+            lines = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
+            row[..., channel] = lines[: row.shape[0], : row.shape[1]]
 
     def _build(self, picture: VideoFrame) -> Any:
         from av.filter import Graph
@@ -58,7 +69,7 @@ class Converter:
                 width=picture.width, height=picture.height, format=picture.format, time_base=Fraction(1, 1000)
             )
         ]
-        for name, arguments in self._geometry.filters():
+        for name, arguments in self._geometry.filters(self._planar):
             nodes.append(graph.add(name, arguments or None))
         nodes.append(graph.add("buffersink"))
         graph.link_nodes(*nodes)

@@ -23,18 +23,18 @@ __all__ = ["HostRows", "TorchRows"]
 class _FromRgb(Geometry):
     """Resizes a picture that a library has turned into RGB already.
 
-    The rule scales luma and chroma apart and gives RGB with chroma of half the width. Scaling RGB is another thing, up
-    to 20 levels off at the edges of colours; from the source's own subsampling it is 4 at most.
+    The rule scales luma and chroma apart. Scaling RGB is another thing, up to 20 levels off at the edges of colours;
+    from the source's own subsampling it is 4 at most.
     """
 
     subsampling: str = ""
 
-    def filters(self) -> list[tuple[str, str]]:
+    def filters(self, planar: bool = False) -> list[tuple[str, str]]:
         """See :meth:`telecine.pixels.Geometry.filters`."""
         if not self.subsampling:
-            return super().filters()
+            return super().filters(planar)
         back = [("scale", "flags=area+accurate_rnd+full_chroma_inp"), ("format", f"pix_fmts={self.subsampling}")]
-        return [*back, *super().filters()]
+        return [*back, *super().filters(planar)]
 
 
 def _from_rgb(request: DecodeRequest) -> Converter:

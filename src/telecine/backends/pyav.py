@@ -51,6 +51,12 @@ class PyAVBackend:
 
     options: Mapping[str, Option] = {
         "threads": Option(int, None, "decoder threads of one request; from the cores when omitted", 1, 64),
+        "layout": Option(
+            str,
+            "packed",
+            "planar: the frames are a view of three planes each, as processors want them that put channels first",
+            choices=("packed", "planar"),
+        ),
     }
 
     def status(self) -> BackendStatus:
@@ -65,9 +71,14 @@ class PyAVBackend:
         """See :class:`telecine.backends.Backend`."""
         threads = _threads(request)
         count = len(request.plan.frames)
-        data = np.empty((count, request.geometry.height, request.geometry.width, 3), np.uint8)
+        height, width = request.geometry.height, request.geometry.width
+        planar = request.options.get("layout") == "planar"
+        if planar:
+            data = np.empty((count, 3, height, width), np.uint8).transpose(0, 2, 3, 1)
+        else:
+            data = np.empty((count, height, width, 3), np.uint8)
         kept = np.zeros(count, np.bool_)
-        convert = Converter(request.geometry)
+        convert = Converter(request.geometry, planar=planar)
         feeder = _Feeder(request, convert, data, kept)
         segments = _segments(request.plan.runs)
         for segment in segments:

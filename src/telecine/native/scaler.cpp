@@ -237,7 +237,8 @@ ScalePlan plan_scale(const Surface& surface, const Geometry& geometry) {
     const bool same = width == geometry.width && height == geometry.height;
     const bool subsampled = shift_x > 0 || shift_y > 0;
     ScalePlan plan;
-    plan.full_chroma = geometry.width % 2 == 1 || !subsampled;
+    // resized pictures go through planar RGB, which has chroma for every pixel
+    plan.full_chroma = !geometry.bicubic || geometry.width % 2 == 1 || !subsampled;
     if (same && surface.depth == 8 && subsampled && height % 2 == 0) {
         plan.direct = true;
         return plan;

@@ -25,7 +25,7 @@ __all__ = ["check_source", "decode_telecine", "size_within_budget"]
 
 def decode_telecine(
     loader_cls: Any, data: Any, target: Any, sampling_kwargs: Mapping[str, Any], **options: Any
-) -> tuple[npt.NDArray[np.uint8], Any, list[int], list[int]]:
+) -> tuple[Any, Any, list[int], list[int]]:
     """Decode what a sampling class of vLLM wants. The signature is vLLM's.
 
     Args:
@@ -36,8 +36,9 @@ def decode_telecine(
         **options: of :class:`~telecine.integrations.vllm.options.DecodeOptions`.
 
     Returns:
-        The frames ``uint8 [N, H, W, 3]`` in host memory, vLLM's ``VideoSourceMetadata``, the indices that the class
-        asked for, and the index of each frame returned: repeats are kept, frames that cannot be decoded left out.
+        The frames ``uint8 [N, H, W, 3]`` in host memory, an array, or a tensor where the CPU resized them; vLLM's
+        ``VideoSourceMetadata``; the indices that the class asked for; and the index of each frame returned: repeats are
+        kept, frames that cannot be decoded left out.
 
     Raises:
         ValueError: bad input, or wrong options.
@@ -59,7 +60,7 @@ def decode_telecine(
 
     frames = decode(rule, data, chosen)
     source, labels = _labels(frames, source)
-    return frames.data, source, wanted, labels
+    return _as_vllm_takes_them(frames.data), source, wanted, labels
 
 
 def check_source(info: VideoInfo, options: DecodeOptions) -> None:
@@ -93,6 +94,15 @@ def size_within_budget(options: DecodeOptions, loader_cls: type, count: int, inf
             "fewer frames"
         )
     return size
+
+
+def _as_vllm_takes_them(data: npt.NDArray[np.uint8]) -> Any:
+    """The frames; a tensor where their channels lie apart: of an array, processors would bring them together first."""
+    if data.flags.c_contiguous:
+        return data
+    import torch
+
+    return torch.from_numpy(data)
 
 
 def _labels(frames: Frames, source: Any) -> tuple[Any, list[int]]:

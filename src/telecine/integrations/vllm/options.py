@@ -92,6 +92,11 @@ class DecodeOptions:
         """Whether decoding takes memory of a GPU."""
         return str(self.device).startswith("cuda")
 
+    @property
+    def may_resize(self) -> bool:
+        """Whether frames can come out at another size than the video's."""
+        return (self.size, self.fit, self.max_pixels) != (None, None, None)
+
     def check_source(self, info: VideoInfo) -> None:
         """Refuse a video that is larger than the decoders were configured for.
 

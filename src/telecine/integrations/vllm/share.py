@@ -70,7 +70,7 @@ def decode(rule: Rule, data: Any, options: DecodeOptions, errors: str = "recover
     """
     # as vLLM's own GPU codecs, through pinned memory; a torch tensor would be copied without it, and its memory on the
     # GPU would stay in torch's cache, outside vLLM's budget
-    to_host = {"out": "numpy"} if options.on_gpu else {}
+    own = {"out": "numpy"} if options.on_gpu else {"layout": "planar"} if options.may_resize else {}
     return ask(
         pool_for(options),
         rule,
@@ -79,7 +79,7 @@ def decode(rule: Rule, data: Any, options: DecodeOptions, errors: str = "recover
         backend="auto",
         device=options.device,
         errors=errors,
-        **to_host,
+        **own,
     )
 
 
