@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from telecine.backends import BackendStatus, Decoded, DecodeRequest
+from telecine.backends.abreast import Progress, apart, two_at_a_time
 from telecine.bitstream import Access
 from telecine.bitstream.h264 import FrameNumbers
 from telecine.convert import Converter
@@ -78,22 +80,31 @@ class PyAVBackend:
         else:
             data = np.empty((count, height, width, 3), np.uint8)
         kept = np.zeros(count, np.bool_)
-        convert = Converter(request.geometry, planar=planar)
-        feeder = _Feeder(request, convert, data, kept)
-        segments = _segments(request.plan.runs)
-        for segment in segments:
-            if not feeder.decode(segment, threads):
+        progress = Progress(request.deadline, request.plan.packets_fed)
+        feeder, second = (
+            _Feeder(request, Converter(request.geometry, planar=planar), data, kept, progress) for _ in range(2)
+        )
+        done: set[int] = set()
+        if threads > 1 and apart(request):
+            decoders = partial(_alone, feeder, threads // 2), partial(_alone, second, threads // 2)
+            done = set(np.flatnonzero(two_at_a_time(request.plan.runs, decoders, progress)).tolist())
+        for segment in _segments(request.plan.runs):
+            if done.issuperset(number for number, _ in segment):
+                continue
+            runs = [run for _, run in segment]
+            if not feeder.decode(runs, threads):
                 # Errors of frame threads surface late, and in company: alone, each packet answers for itself. And a
                 # damaged packet may have left wrong parameter sets, which a decoder keeps through a flush: each stretch
                 # that needs nothing from before it gets a new one, as if it were the only one asked for.
-                for stretch in _stretches(segment, request.index):
+                for stretch in _stretches(runs, request.index):
                     feeder.forget()
                     feeder.decode([stretch], threads=1)
         notes = []
-        if len(convert.sizes) > 1:
-            sizes = ", ".join(f"{width}x{height}" for height, width in sorted(convert.sizes))
+        if len(met := feeder.sizes | second.sizes) > 1:
+            sizes = ", ".join(f"{width}x{height}" for height, width in sorted(met))
             notes.append(f"the picture size changes in mid-stream ({sizes}): all frames are scaled to the first size")
-        return Decoded(data, kept, "cpu", tuple(notes), {"convert": feeder.convert_seconds})
+        seconds = {"convert": feeder.convert_seconds + second.convert_seconds}
+        return Decoded(data, kept, "cpu", tuple(notes), seconds)
 
 
 def _threads(request: DecodeRequest) -> int:
@@ -107,13 +118,17 @@ def _threads(request: DecodeRequest) -> int:
     return threads
 
 
-def _segments(runs: Iterable[Run]) -> list[list[Run]]:
-    """Runs between two restarts of the decoder."""
-    segments: list[list[Run]] = []
-    for run in runs:
+def _alone(feeder: _Feeder, threads: int, run: Run) -> bool:
+    return feeder.decode([run], threads)
+
+
+def _segments(runs: Iterable[Run]) -> list[list[tuple[int, Run]]]:
+    """Runs between two restarts of the decoder, with their numbers."""
+    segments: list[list[tuple[int, Run]]] = []
+    for number, run in enumerate(runs):
         if run.restart:
             segments.append([])
-        segments[-1].append(run)
+        segments[-1].append((number, run))
     return segments
 
 
@@ -131,7 +146,12 @@ class _Feeder:
     """Feeds packets and collects the wanted frames of one request."""
 
     def __init__(
-        self, request: DecodeRequest, convert: Converter, data: npt.NDArray[np.uint8], kept: npt.NDArray[np.bool_]
+        self,
+        request: DecodeRequest,
+        convert: Converter,
+        data: npt.NDArray[np.uint8],
+        kept: npt.NDArray[np.bool_],
+        progress: Progress,
     ) -> None:
         self._request = request
         self._index = request.index
@@ -140,9 +160,13 @@ class _Feeder:
         self._kept = kept
         self._context: VideoCodecContext | None = None
         self._threads = 0
-        self._fed = 0
-        self._to_feed = request.plan.packets_fed
+        self._progress = progress
         self.convert_seconds = 0.0
+
+    @property
+    def sizes(self) -> set[tuple[int, int]]:
+        """(height, width) of the pictures that were converted."""
+        return self._convert.sizes
 
     def decode(self, segment: list[Run], threads: int) -> bool:
         """Decode the runs of a segment without restarting in between; say whether all of it was sound."""
@@ -157,8 +181,7 @@ class _Feeder:
         numbers = FrameNumbers(bytes(context.extradata or b"")) if self._index.codec == "h264" else None
         for run in segment:
             for ordinal, packet in self._request.demuxer.read(self._index, run.packets):
-                self._request.deadline.check("decoding", self._fed, self._to_feed)
-                self._fed += 1
+                self._progress.step()
                 # the frame carries its packet's pts: with the ordinal in it, the container's times cannot mislead
                 packet.pts = ordinal
                 picture = ordinal - int(self._index.second_field[ordinal])

@@ -1,0 +1,178 @@
+"""Two decoders that share the runs of a request: when, with what result, and what becomes of the other if one fails."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import telecine
+from clips import CLIPS
+from telecine.backends import pyav
+from telecine.backends.abreast import Progress, apart, two_at_a_time
+from telecine.demux import Demuxer
+from telecine.errors import Cancelled, DeadlineError
+from telecine.index import read_index
+from telecine.limits import Deadline, Limits
+from telecine.plan import Run, make_plan
+from telecine.source import open_source
+
+SPREAD = [1, 14, 27, 40, 53]
+
+
+def is_apart(name: str, frames: list[int], forget: bool = False) -> bool:
+    limits, deadline = Limits(), Deadline()
+    with open_source(CLIPS[name].path(), limits, deadline) as source, Demuxer(source, deadline) as demuxer:
+        index = read_index(demuxer, limits, deadline)
+        plan = make_plan(index, np.array(frames, np.int64))
+        if forget:
+            object.__setattr__(index, "packets", None)
+        request: Any = SimpleNamespace(plan=plan, index=index, demuxer=demuxer)
+        return apart(request)
+
+
+@pytest.mark.parametrize("name", ["h264_keyint4.mp4", "h264_all_intra.mp4", "h264.mkv"])
+def test_runs_of_a_container_with_the_headers_in_front_are_apart(name: str) -> None:
+    assert is_apart(name, SPREAD)
+
+
+def test_they_are_not_where_packets_must_be_read_in_order() -> None:
+    assert not is_apart("h264_keyint4.mp4", SPREAD, forget=True)
+
+
+def test_nor_where_one_run_is_most_of_the_work() -> None:
+    assert not is_apart("h264_long_gop.mp4", SPREAD)
+    assert not is_apart("h264_keyint4.mp4", [1])
+    assert not is_apart("h264_keyint4.mp4", [])
+
+
+@pytest.mark.parametrize("name", ["h264.ts", "h264_raw.h264", "hevc.ts", "mpeg2.mp4"])
+def test_nor_where_headers_come_with_the_packets(name: str) -> None:
+    """A decoder that starts in the middle may lack what only an earlier packet brought."""
+    assert not is_apart(name, SPREAD)
+
+
+@pytest.mark.parametrize(
+    "name", ["h264_keyint4.mp4", "h264_uneven_keys.mp4", "h264_open_gop.mp4", "hevc_open_gop.mp4", "vp9_layers.webm"]
+)
+def test_the_frames_are_the_same_as_of_one_decoder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def counted(runs: Any, *rest: Any) -> list[bool]:
+        calls.append(len(runs))
+        return two_at_a_time(runs, *rest)
+
+    monkeypatch.setattr(pyav, "two_at_a_time", counted)
+    wanted = [53, 1, 14, 14, 27, 40, 2]
+    shared = telecine.load(CLIPS[name].path(), indices=wanted, threads=4, errors="strict")
+    was_shared = list(calls)
+    alone = telecine.load(CLIPS[name].path(), indices=wanted, threads=1, errors="strict")
+    assert calls == was_shared
+    assert np.array_equal(shared.data, alone.data)
+    if name.startswith("h264_keyint4"):
+        assert was_shared == [len(set(wanted)) - 1]
+
+
+@pytest.mark.parametrize(
+    "name", ["noise_reference.mp4", "noise_disposable.mp4", "noise_key.mp4", "missing_reference.mp4"]
+)
+def test_damage_is_judged_as_with_one_decoder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is not sound is done again, with all that is decoded together with it."""
+    monkeypatch.setattr(pyav, "apart", lambda request: len(request.plan.runs) > 1)
+    total = telecine.probe(CLIPS[name].path()).num_frames
+    wanted = list(range(1, total, 5))
+    shared = telecine.load(CLIPS[name].path(), indices=wanted, threads=4)
+    alone = telecine.load(CLIPS[name].path(), indices=wanted, threads=1)
+    assert shared.report.lost == alone.report.lost
+    assert np.array_equal(shared.data, alone.data)
+
+
+def test_size_changes_are_noted_whoever_meets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyav, "apart", lambda request: len(request.plan.runs) > 1)
+    frames = telecine.load(CLIPS["size_change.ts"].path(), indices=[0, 59], threads=4)
+    assert any("size changes" in note for note in frames.report.notes)
+
+
+def runs(count: int) -> list[Run]:
+    nothing = np.empty(0, np.int64)
+    return [Run(nothing, nothing.astype(np.bool_), {number: ()}, True) for number in range(count)]
+
+
+def test_every_run_is_decoded_once_and_answered_for() -> None:
+    def decoder(seen: list[int]) -> Callable[[Run], bool]:
+        def decode(run: Run) -> bool:
+            (number,) = run.targets
+            seen.append(number)
+            time.sleep(0.001)
+            return number % 3 != 0
+
+        return decode
+
+    first: list[int] = []
+    second: list[int] = []
+    answers = two_at_a_time(runs(40), (decoder(first), decoder(second)), Progress(Deadline(), 0))
+    assert answers == [number % 3 != 0 for number in range(40)]
+    assert sorted(first + second) == list(range(40)) and first and second
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+def test_if_one_fails_the_other_stops_and_the_error_is_the_first_one(fails: int) -> None:
+    progress = Progress(Deadline(), 100)
+    began = threading.Event()
+
+    def failing(run: Run) -> bool:
+        began.wait(10)
+        raise DeadlineError("late")
+
+    def endless(run: Run) -> bool:
+        began.set()
+        while True:
+            progress.step()
+            time.sleep(0.001)
+
+    decoders = (failing, endless) if fails == 0 else (endless, failing)
+    before = threading.active_count()
+    with pytest.raises(DeadlineError, match="late"):
+        two_at_a_time(runs(8), decoders, progress)
+    assert threading.active_count() == before
+
+
+def test_a_request_that_is_withdrawn_ends_in_both() -> None:
+    deadline = Deadline()
+    progress = Progress(deadline, 100)
+    both = threading.Barrier(2, timeout=10)
+
+    def decode(run: Run) -> bool:
+        both.wait()
+        deadline.cancel()
+        while True:
+            progress.step()
+
+    with pytest.raises(Cancelled):
+        two_at_a_time(runs(2), (decode, decode), progress)
+
+
+def test_whoever_watches_the_deadline_is_called_by_one_thread_at_a_time() -> None:
+    inside: list[int] = []
+    counted: list[int] = []
+
+    def watch(doing: str, done: int, total: int) -> None:
+        inside.append(done)
+        assert len(inside) == 1
+        counted.append(done)
+        inside.pop()
+
+    progress = Progress(Deadline(watch=watch), 2000)
+
+    def decode(run: Run) -> bool:
+        for _ in range(100):
+            progress.step()
+        return True
+
+    assert all(two_at_a_time(runs(20), (decode, decode), progress))
+    assert counted == list(range(2000))
