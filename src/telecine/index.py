@@ -103,6 +103,11 @@ class PacketIndex:
         return len(self.order)
 
 
+# what can be said of a packet that no scanner looks into; the same objects for all, for there may be a great many
+_STARTS = Facts(access=Access.CLOSED, leading=Leading.NO)
+_FOLLOWS = Facts(access=Access.NONE, leading=Leading.NO)
+
+
 class _Rows:
     """The columns of the index while they grow, one row a packet: two hours of video are 200 000 rows."""
 
@@ -201,7 +206,7 @@ def _scan(demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: De
                 facts = scanner.scan(memoryview(packet), packet.is_keyframe, want_order)
             else:
                 starts = intra_only or not rows.pts or (packet.is_keyframe and codec in _KEY_RESETS)
-                facts = Facts(access=Access.CLOSED if starts else Access.NONE, leading=Leading.NO)
+                facts = _STARTS if starts else _FOLLOWS
             rows.add(packet, facts)
     except av.error.FFmpegError as error:
         rows.damage = f"the file is damaged or cut off ({error.strerror})"

@@ -13,7 +13,7 @@ the planned packets as a file in memory (:mod:`telecine.reel`). Both must keep t
 - Nothing decodable is not an error here: ``kept`` is all False, and the caller decides.
 - ``request.deadline`` is checked between small steps.
 - Errors of the library are converted here; only errors of :mod:`telecine.errors` come out.
-- It leaves no thread of its own behind beside those of the decoder, samples nothing, and keeps no reference to the frames.
+- It leaves no thread behind beside those of the decoder, samples nothing, and keeps no reference to the frames.
 """
 
 from __future__ import annotations
