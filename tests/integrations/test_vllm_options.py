@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import textwrap
 from types import SimpleNamespace
 from typing import Any
 
@@ -117,3 +119,18 @@ def test_without_vllm_the_doctor_says_so(monkeypatch, capsys):
     monkeypatch.setattr(plugin, "_state", {})
     assert main(["doctor", "--vllm"]) == 5
     assert "vllm.multimodal.video cannot be imported" in capsys.readouterr().out
+
+
+def test_a_fork_in_the_middle_of_making_a_pool_does_not_lock_the_child():
+    """vLLM forks its workers when it likes."""
+    code = """
+        import os, warnings
+        from telecine.integrations.vllm import share
+        warnings.simplefilter("ignore")
+        with share._lock:
+            child = os.fork()
+            if not child:
+                os._exit(0 if share._lock.acquire(timeout=5) else 1)
+            raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    assert subprocess.run([sys.executable, "-c", textwrap.dedent(code)], timeout=60).returncode == 0

@@ -7,6 +7,7 @@ finish no sooner than two, and hold four times the memory. So each of these thre
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -27,6 +28,15 @@ _QUEUE = 100_000
 _lock = threading.Lock()
 _pools: dict[bool, Pool] = {}
 """For the GPU and for the CPU. A forked child finds them empty, as :class:`Pool` promises."""
+
+
+def _after_fork() -> None:
+    """Another thread may have held the lock, and there is none in a child that could let it go."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def pool_for(options: DecodeOptions) -> Pool:
