@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import argparse
 import io
-import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "src")]
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent / "src")]
+
+from timing import in_turns  # noqa: E402
 
 import telecine  # noqa: E402
 
@@ -85,13 +85,9 @@ def measure(name: str, data: bytes, count: int, rounds: int) -> tuple[float, flo
     alone, ours = ALONE[name], adapter(name)
     if not np.array_equal(alone(data, indices), ours(data, indices)):
         print(f"  {name}: the library alone gives other pixels; what it counts is not what is shown")
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(rounds):
-        for decode, taken in zip((alone, ours), times, strict=True):
-            started = time.perf_counter()
-            decode(data, indices)
-            taken.append(time.perf_counter() - started)
-    return statistics.median(times[0]), statistics.median(times[1])
+    size = alone(data, indices).nbytes
+    times = in_turns({"alone": lambda: alone(data, indices), "ours": lambda: ours(data, indices)}, rounds, size)
+    return times["alone"].median, times["ours"].median
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -40,7 +40,7 @@ else:
 __all__ = ["fetch", "is_public"]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_POLL_SECONDS = 0.25
+_POLL_SECONDS = 0.05
 """How long one read may block before the deadline is looked at again: bounds the delay of a cancellation."""
 _OVERHEAD_BYTES = 1 << 20
 """What a response may add to its body in status lines, headers and chunk sizes, besides doubling it."""
