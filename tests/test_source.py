@@ -161,7 +161,8 @@ def test_opening_and_closing_many_times_leaks_no_descriptor(path: Path) -> None:
             with pytest.raises(SourceError):
                 opened(wrong)
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    # fewer, where the server of an earlier test lets go of its last connection meanwhile
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 @pytest.mark.parametrize(
