@@ -5,11 +5,12 @@ python bench/report.py [RESULTS.json...]     results/cpu-*.json when none is nam
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from page import rewrite
 
 __all__ = ["main", "tables"]
 
@@ -20,17 +21,7 @@ BEGIN, END = "<!-- cpu tables: begin (bench/report.py writes between these lines
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Rewrite the page between its markers."""
-    files = [Path(name) for name in (sys.argv[1:] if argv is None else argv)]
-    files = files or sorted((HERE / "results").glob("cpu-*.json"))
-    text = PAGE.read_text()
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not files or not begin or not end:
-        sys.stderr.write(f"no results to show, or {PAGE} lacks its markers\n")
-        return 2
-    parts = [tables(json.loads(file.read_text())) for file in files]
-    PAGE.write_text(f"{head}{BEGIN}\n\n" + "\n\n".join(parts) + f"\n\n{END}{tail}")
-    return 0
+    return rewrite(PAGE, (BEGIN, END), "cpu-*.json", tables, argv)
 
 
 def tables(results: dict[str, Any]) -> str:

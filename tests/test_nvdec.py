@@ -194,7 +194,7 @@ def test_labels_ascend_in_display_order() -> None:
     index = _index(gop(0, 9))
     ordinals = np.array([0, 1, 3, 4, 5])
     assert index.pts[ordinals].tolist() == [0, 2, 4, 3, 6]
-    assert stretches_module._orders(index, ordinals).tolist() == [0, 1, 3, 2, 4]
+    assert stretches_module.places(index, ordinals).tolist() == [0, 1, 3, 2, 4]
 
 
 @pytest.mark.parametrize(

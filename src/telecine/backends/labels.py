@@ -10,7 +10,7 @@ from telecine.bitstream.h264 import FrameNumbers
 from telecine.index import PacketIndex
 from telecine.timing import NO_TIME
 
-__all__ = ["IN_ORDER", "Watch", "labels"]
+__all__ = ["IN_ORDER", "Watch", "labels", "places"]
 
 IN_ORDER = frozenset({"vp8", "vp9", "av1"})
 """Codecs whose frames are shown in the order of their packets."""
@@ -43,11 +43,12 @@ class Watch:
         return {one[0] for one, other in zip(by_label, by_stream, strict=True) if one is not other}
 
 
-def labels(index: PacketIndex, ordinals: npt.NDArray[np.int64]) -> dict[int, int]:
-    """The place of each packet's frame in order of presentation, by ordinal.
+def places(index: PacketIndex, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """``int64`` the place of each packet in order of presentation among those given.
 
-    NVDEC's parser exchanges times that do not ascend in that order, so these are neither the decoding order nor the
-    container's times where those are rebuilt. What no viewer sees has its place by its own time.
+    NVDEC's parser insists on timestamps that ascend in that order: it exchanges them where they do not, and frames
+    would change their names. So labels are places, not decoding order, nor the container's times where those are
+    rebuilt. What no viewer sees has its place by its own time.
     """
     frame = np.full(index.num_packets, -1, np.int64)
     frame[index.order] = np.arange(index.num_frames)
@@ -56,9 +57,15 @@ def labels(index: PacketIndex, ordinals: npt.NDArray[np.int64]) -> dict[int, int
     times[shown] = index.timeline.ticks[frame[ordinals[shown]]]
     timed = ~shown & (index.pts[ordinals] != NO_TIME) & (not index.synthetic_times)
     times[timed] = index.pts[ordinals[timed]] - index.pts[index.order[0]]
-    places = np.empty(len(ordinals), np.int64)
-    places[np.lexsort((ordinals, times))] = np.arange(len(ordinals))
+    found = np.empty(len(ordinals), np.int64)
+    found[np.lexsort((ordinals, times))] = np.arange(len(ordinals))
+    return found
+
+
+def labels(index: PacketIndex, ordinals: npt.NDArray[np.int64]) -> dict[int, int]:
+    """The place of each packet's frame, as of :func:`places`, by ordinal. A second field has that of its picture."""
+    found = places(index, ordinals)
     second = np.flatnonzero(index.second_field[ordinals])
     second = second[second > 0]
-    places[second] = places[second - 1]
-    return dict(zip(ordinals.tolist(), places.tolist(), strict=True))
+    found[second] = found[second - 1]
+    return dict(zip(ordinals.tolist(), found.tolist(), strict=True))

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.backends import DecodeRequest
+from telecine.backends.labels import places
 from telecine.bitstream import Access
 from telecine.index import PacketIndex
 from telecine.plan import DecodePlan
-from telecine.timing import NO_TIME
 
 __all__ = ["Batch", "batches"]
 
@@ -77,7 +77,7 @@ def _read(request: DecodeRequest, stretches: list[Stretch]) -> Batch:
     ordinals = np.concatenate([stretch.ordinals for stretch in stretches])
     return Batch(
         packets,
-        _orders(request.index, ordinals),
+        places(request.index, ordinals),
         np.concatenate(flags),
         np.array(runs, np.int64).reshape(-1, 2),
         np.array(wanted, np.int64).reshape(-1, 2),
@@ -107,21 +107,3 @@ def _stretches(index: PacketIndex, plan: DecodePlan) -> Iterator[Stretch]:
             targets = [(i, row) for i, p in enumerate(ordinals.tolist()) for row in run.targets.get(p, ())]
             if targets:
                 yield Stretch(ordinals, flags[start:stop], targets)
-
-
-def _orders(index: PacketIndex, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """``int64`` the place of each packet in presentation order, as the engine's labels.
-
-    NVDEC's parser insists on timestamps that ascend in display order: it exchanges them where they do not, and frames
-    would change their names. So they are ranks, not decoding order, nor the container's times where those are rebuilt.
-    """
-    frame = np.full(index.num_packets, -1, np.int64)
-    frame[index.order] = np.arange(index.num_frames)
-    shown = frame[ordinals] >= 0
-    keys = np.full(len(ordinals), NO_TIME, np.int64)
-    keys[shown] = index.timeline.ticks[frame[ordinals[shown]]]
-    timed = ~shown & (index.pts[ordinals] != NO_TIME) & (not index.synthetic_times)
-    keys[timed] = index.pts[ordinals[timed]] - index.pts[index.order[0]]
-    ranks = np.empty(len(ordinals), np.int64)
-    ranks[np.lexsort((ordinals, keys))] = np.arange(len(ordinals))
-    return ranks

@@ -1,0 +1,42 @@
+"""Puts what results files say into a page of the documentation, between two markers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["rewrite"]
+
+HERE = Path(__file__).resolve().parent
+
+
+def rewrite(
+    page: Path,
+    markers: tuple[str, str],
+    pattern: str,
+    tables: Callable[[dict[str, Any]], str],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Rewrite a page between its markers; the exit code.
+
+    Args:
+        page: to rewrite.
+        markers: lines of it: what stands between them is replaced.
+        pattern: of the results files, in results/, when none is named.
+        tables: what one of them says, as Markdown.
+        argv: names of results files, in place of those on the command line.
+    """
+    begin, end = markers
+    files = [Path(name) for name in (sys.argv[1:] if argv is None else argv)]
+    files = files or sorted((HERE / "results").glob(pattern))
+    head, found, rest = page.read_text().partition(begin)
+    _, last, tail = rest.partition(end)
+    if not files or not found or not last:
+        sys.stderr.write(f"no results to show, or {page} lacks its markers\n")
+        return 2
+    parts = [tables(json.loads(file.read_text())) for file in files]
+    page.write_text(f"{head}{begin}\n\n" + "\n\n".join(parts) + f"\n\n{end}{tail}")
+    return 0
