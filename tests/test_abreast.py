@@ -13,8 +13,8 @@ import pytest
 
 import telecine
 from clips import CLIPS
-from telecine.backends import pyav
-from telecine.backends.abreast import Progress, apart, two_at_a_time
+from telecine.backends import abreast, pyav
+from telecine.backends.abreast import Progress, shares, two_at_a_time
 from telecine.demux import Demuxer
 from telecine.errors import Cancelled, DeadlineError
 from telecine.index import read_index
@@ -25,7 +25,7 @@ from telecine.source import open_source
 SPREAD = [1, 14, 27, 40, 53]
 
 
-def is_apart(name: str, frames: list[int], forget: bool = False) -> bool:
+def shares_of(name: str, frames: list[int], threads: int = 4, forget: bool = False) -> tuple[int, int] | None:
     limits, deadline = Limits(), Deadline()
     with open_source(CLIPS[name].path(), limits, deadline) as source, Demuxer(source, deadline) as demuxer:
         index = read_index(demuxer, limits, deadline)
@@ -33,28 +33,53 @@ def is_apart(name: str, frames: list[int], forget: bool = False) -> bool:
         if forget:
             object.__setattr__(index, "packets", None)
         request: Any = SimpleNamespace(plan=plan, index=index, demuxer=demuxer)
-        return apart(request)
+        return shares(request, threads)
 
 
 @pytest.mark.parametrize("name", ["h264_keyint4.mp4", "h264_all_intra.mp4", "h264.mkv"])
-def test_runs_of_a_container_with_the_headers_in_front_are_apart(name: str) -> None:
-    assert is_apart(name, SPREAD)
+def test_runs_of_a_container_with_the_headers_in_front_are_shared(name: str) -> None:
+    assert shares_of(name, SPREAD) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("threads", "lengths", "expected"),
+    [
+        (4, [1, 1], (2, 2)),
+        (4, [119, 35], (3, 1)),
+        (4, [35, 119], (3, 1)),
+        (4, [1, 1, 1, 500], (3, 1)),
+        (16, [119, 35], (12, 4)),
+        (16, [10, 10, 10], (8, 8)),
+        (3, [100, 1], (2, 1)),
+        (2, [10, 10], (1, 1)),
+        (2, [10, 9], None),
+        (1, [10, 10], None),
+        (4, [10], None),
+        (4, [], None),
+    ],
+)
+def test_the_longest_run_gets_threads_for_its_part_of_the_work(
+    threads: int, lengths: list[int], expected: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(abreast, "_independent", lambda request: True)
+    request: Any = SimpleNamespace(plan=SimpleNamespace(runs=[SimpleNamespace(packets=range(n)) for n in lengths]))
+    assert shares(request, threads) == expected
 
 
 def test_they_are_not_where_packets_must_be_read_in_order() -> None:
-    assert not is_apart("h264_keyint4.mp4", SPREAD, forget=True)
+    assert shares_of("h264_keyint4.mp4", SPREAD, forget=True) is None
 
 
-def test_nor_where_one_run_is_most_of_the_work() -> None:
-    assert not is_apart("h264_long_gop.mp4", SPREAD)
-    assert not is_apart("h264_keyint4.mp4", [1])
-    assert not is_apart("h264_keyint4.mp4", [])
+def test_nor_where_there_is_one_run_or_none() -> None:
+    assert shares_of("h264_long_gop.mp4", SPREAD) is None
+    assert shares_of("h264_keyint4.mp4", [1]) is None
+    assert shares_of("h264_keyint4.mp4", []) is None
 
 
 @pytest.mark.parametrize("name", ["h264.ts", "h264_raw.h264", "hevc.ts", "mpeg2.mp4"])
 def test_nor_where_headers_come_with_the_packets(name: str) -> None:
     """A decoder that starts in the middle may lack what only an earlier packet brought."""
-    assert not is_apart(name, SPREAD)
+    assert shares_of(name, SPREAD) is None
 
 
 @pytest.mark.parametrize(
@@ -83,7 +108,7 @@ def test_the_frames_are_the_same_as_of_one_decoder(name: str, monkeypatch: pytes
 )
 def test_damage_is_judged_as_with_one_decoder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is not sound is done again, with all that is decoded together with it."""
-    monkeypatch.setattr(pyav, "apart", lambda request: len(request.plan.runs) > 1)
+    monkeypatch.setattr(pyav, "shares", lambda request, threads: (2, 2) if len(request.plan.runs) > 1 else None)
     total = telecine.probe(CLIPS[name].path()).num_frames
     wanted = list(range(1, total, 5))
     shared = telecine.load(CLIPS[name].path(), indices=wanted, threads=4)
@@ -93,7 +118,7 @@ def test_damage_is_judged_as_with_one_decoder(name: str, monkeypatch: pytest.Mon
 
 
 def test_size_changes_are_noted_whoever_meets_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pyav, "apart", lambda request: len(request.plan.runs) > 1)
+    monkeypatch.setattr(pyav, "shares", lambda request, threads: (2, 2) if len(request.plan.runs) > 1 else None)
     frames = telecine.load(CLIPS["size_change.ts"].path(), indices=[0, 59], threads=4)
     assert any("size changes" in note for note in frames.report.notes)
 
@@ -118,6 +143,25 @@ def test_every_run_is_decoded_once_and_answered_for() -> None:
     answers = two_at_a_time(runs(40), (decoder(first), decoder(second)), Progress(Deadline(), 0))
     assert answers == [number % 3 != 0 for number in range(40)]
     assert sorted(first + second) == list(range(40)) and first and second
+
+
+def test_the_first_decoder_begins_with_the_longest_run() -> None:
+    lengths = [3, 1, 9, 4]
+    todo = [Run(np.arange(n), np.ones(n, np.bool_), {}, True) for n in lengths]
+    seen: tuple[list[int], list[int]] = ([], [])
+    both = threading.Barrier(2, timeout=10)
+
+    def decoder(own: list[int]) -> Callable[[Run], bool]:
+        def decode(run: Run) -> bool:
+            own.append(len(run.packets))
+            if len(own) == 1:
+                both.wait()
+            return True
+
+        return decode
+
+    assert all(two_at_a_time(todo, (decoder(seen[0]), decoder(seen[1])), Progress(Deadline(), 0)))
+    assert seen[0][0] == 9 and seen[1][0] == 4
 
 
 @pytest.mark.parametrize("fails", [0, 1])

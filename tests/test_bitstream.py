@@ -682,10 +682,10 @@ def test_a_large_packet_of_a_repeated_pattern_takes_no_time(codec: str, pattern:
 
 def test_nal_units_end_where_a_length_goes_beyond_the_packet() -> None:
     """And a record shorter than the field that states the prefix's size means start codes."""
-    units = NalUnits(b"\x01\x00\x00\x00\xff\xe0", length_size_at=4)
+    units = NalUnits(b"\x01\x00\x00\x00\xff\xe0", "h264")
     assert list(units(b"\0\0\0\3abc\0\0\0\x09de")) == [b"abc", b"de"]
     assert list(units(b"\0\0\0\3abc\0\0")) == [b"abc"]
-    assert list(NalUnits(b"\x01\x00", length_size_at=4)(b"\0\0\1ab\0\0\1c")) == [b"ab", b"c"]
+    assert list(NalUnits(b"\x01\x00", "h264")(b"\0\0\1ab\0\0\1c")) == [b"ab", b"c"]
 
 
 def test_emulation_prevention_is_removed() -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from telecine.bitstream import Access
-from telecine.bitstream.nal import NalUnits
+from telecine.bitstream.nal import SEQUENCE_SETS, NalUnits, nal_type
 from telecine.demux import Demuxer
 from telecine.errors import BackendUnavailable
 from telecine.index import PacketIndex
@@ -226,10 +226,8 @@ class _Parameters:
     """Notices when sequence parameter sets change along a stream."""
 
     def __init__(self, codec: str, extradata: bytes) -> None:
-        # (where extradata keeps the size of lengths, how to find the type in a NAL unit's first byte, that of an SPS)
-        known = {"h264": (4, 0, 0x1F, 7), "hevc": (21, 1, 0x3F, 33)}.get(codec)
-        self._units = NalUnits(extradata, known[0]) if known else None
-        self._kind = known[1:] if known else (0, 0, 0)
+        self._codec = codec
+        self._units = NalUnits(extradata, codec) if codec in SEQUENCE_SETS else None
         self._seen: list[bytes] = []
         self.change = False
         """Whether they did."""
@@ -238,8 +236,8 @@ class _Parameters:
         """Look at a packet at which decoding can start: no other brings new ones."""
         if self._units is None:
             return
-        shift, mask, sps = self._kind
-        sets = [unit for unit in self._units(memoryview(packet)) if unit and unit[0] >> shift & mask == sps]
+        kind = SEQUENCE_SETS[self._codec]
+        sets = [unit for unit in self._units(memoryview(packet)) if unit and nal_type(self._codec, unit) == kind]
         self.change |= bool(sets and self._seen and sets != self._seen)
         self._seen = sets or self._seen
 

@@ -1,7 +1,7 @@
 """Which runs of a plan two decoders can work on at the same time, and the doing of it.
 
-A decoder with frame threads is never quite busy: at the start of a run it waits for the key picture, and at its end for
-the last one. Two decoders with half of the threads each fill each other's gaps: docs/performance.md.
+A decoder with frame threads is never quite busy: at the start of a run it waits for the key picture, at its end for the
+last one, and in between threads wait for each other's rows. Two decoders fill each other's gaps: docs/performance.md.
 """
 
 from __future__ import annotations
@@ -11,17 +11,14 @@ import threading
 from collections.abc import Callable, Sequence
 
 from telecine.backends import DecodeRequest
-from telecine.bitstream.nal import NalUnits
+from telecine.bitstream.nal import PARAMETER_SETS, NalUnits, nal_type
 from telecine.errors import Cancelled
 from telecine.index import PacketIndex
 from telecine.limits import Deadline
 from telecine.plan import Run
 
-__all__ = ["Progress", "apart", "two_at_a_time"]
+__all__ = ["Progress", "shares", "two_at_a_time"]
 
-_LENGTHS_AT = {"h264": 4, "hevc": 21}
-_SETS = {"h264": (0, 0x1F, {7, 8, 13, 15}), "hevc": (1, 0x3F, {32, 33, 34})}
-"""How to find the type in the first byte of a NAL unit, and the types of parameter sets."""
 _SELF_CONTAINED = frozenset({"vp8", "vp9"})
 
 
@@ -51,30 +48,44 @@ class Progress:
         self._over = True
 
 
-def apart(request: DecodeRequest) -> bool:
-    """Whether two decoders can share the runs of a request, each run being decoded as if it were the only one.
+def shares(request: DecodeRequest, threads: int) -> tuple[int, int] | None:
+    """How many of the threads each of two decoders gets that share the runs of a request; None if one does them all.
+
+    Two decoders need runs that can be decoded each as if it were the only one. The first decoder begins with the
+    longest run, which may be most of the work, and then it needs most of the threads.
+    """
+    lengths = [len(run.packets) for run in request.plan.runs]
+    if threads < 2 or len(lengths) < 2 or not _independent(request):
+        return None
+    longest = max(lengths) / sum(lengths)
+    second = max(1, round(threads * min(0.5, 1 - longest)))
+    # with one thread for the longest run, nothing would be gained
+    return (threads - second, second) if threads > 2 or longest <= 0.5 else None
+
+
+def _independent(request: DecodeRequest) -> bool:
+    """Whether no run needs anything of another one.
 
     A run begins where nothing is looked back at. What else a decoder may know from before are parameter sets, which
-    must then all be in the header of the container; and there must be no need to read the file in order. Where one run
-    is most of the work, a decoder with all of the threads is faster.
+    must then all be in the header of the container; and there must be no need to read the file in order.
     """
     runs, index = request.plan.runs, request.index
-    if not runs or index.packets is None or 2 * max(len(run.packets) for run in runs) > request.plan.packets_fed:
+    if index.packets is None:
         return False
     if index.codec in _SELF_CONTAINED:
         return True
-    if index.codec not in _SETS or not index.exact_start:
+    if index.codec not in PARAMETER_SETS or not index.exact_start:
         return False
     context = request.demuxer.stream.codec_context
-    units = NalUnits(bytes(context.extradata or b""), _LENGTHS_AT[index.codec])
+    units = NalUnits(bytes(context.extradata or b""), index.codec)
     return bool(units.length_size) and not any(_has_sets(index, units, run) for run in runs)
 
 
 def _has_sets(index: PacketIndex, units: NalUnits, run: Run) -> bool:
     assert index.packets is not None
-    shift, mask, kinds = _SETS[index.codec]
+    kinds = PARAMETER_SETS[index.codec]
     return any(
-        unit and unit[0] >> shift & mask in kinds
+        unit and nal_type(index.codec, unit) in kinds
         for ordinal in run.packets.tolist()
         for unit in units(memoryview(index.packets[ordinal]))
     )
@@ -83,11 +94,12 @@ def _has_sets(index: PacketIndex, units: NalUnits, run: Run) -> bool:
 def two_at_a_time(
     runs: Sequence[Run], decoders: tuple[Callable[[Run], bool], Callable[[Run], bool]], progress: Progress
 ) -> list[bool]:
-    """Decode runs with two decoders, each taking the next one whenever it is free.
+    """Decode runs with two decoders, each taking the longest one left whenever it is free.
 
     Args:
-        runs: in the order in which they are begun.
-        decoders: decode a run, and say whether all of it was sound. The first works in this thread.
+        runs: at least one.
+        decoders: decode a run, and say whether all of it was sound. The first works in this thread, and begins with the
+            longest run.
         progress: is ended when one of them fails.
 
     Returns:
@@ -97,12 +109,15 @@ def two_at_a_time(
         TelecineError: of the decoder that failed first; the other one has stopped then.
     """
     sound = [False] * len(runs)
-    numbers = itertools.count()  # taking the next number is one step of the interpreter
+    longest, *others = sorted(range(len(runs)), key=lambda number: -len(runs[number].packets))
+    left = iter(others)  # taking the next one is one step of the interpreter
     failures: list[BaseException] = []
 
-    def work(decode: Callable[[Run], bool]) -> None:
+    def work(decode: Callable[[Run], bool], *begin: int) -> None:
         try:
-            while not failures and (number := next(numbers)) < len(runs):
+            for number in itertools.chain(begin, left):
+                if failures:
+                    break
                 sound[number] = decode(runs[number])
         except BaseException as error:
             failures.append(error)
@@ -112,7 +127,7 @@ def two_at_a_time(
     # a daemon, as the threads of a pool: the end of the interpreter waits for neither
     other = threading.Thread(target=work, args=(second,), name="telecine-decode", daemon=True)
     other.start()
-    work(first)
+    work(first, longest)
     other.join()
     if failures:
         raise failures[0]

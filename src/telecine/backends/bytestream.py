@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from telecine.bitstream.nal import SEQUENCE_SETS, nal_type
+
 __all__ = ["ByteStream"]
 
 _CODE = b"\0\0\0\1"
-_NAL_CODECS = {"h264": (0, 0x1F, 7), "hevc": (1, 0x3F, 33)}
-"""How to find the type in the first byte of a NAL unit (a shift, a mask), and that of a sequence parameter set."""
 _VC1_SEQUENCE, _VC1_FRAME = b"\0\0\1\x0f", b"\0\0\1\x0d"
 
 
@@ -33,7 +33,7 @@ class ByteStream:
         self._length_size = 0
         self._headers = extradata
         found: list[bytes] = [extradata] if extradata else []
-        if self._codec in _NAL_CODECS:
+        if self._codec in SEQUENCE_SETS:
             if extradata[:1] == b"\1":
                 read = _avcc if self._codec == "h264" else _hvcc
                 self._length_size, units = read(extradata)
@@ -63,7 +63,7 @@ class ByteStream:
         """
         data = bytes(packet)
         own: list[bytes] = []
-        if self._codec in _NAL_CODECS:
+        if self._codec in SEQUENCE_SETS:
             units: list[bytes] | None = None
             if self._length_size and not (self._length_size == 4 and data[:4] == _CODE):
                 units = _prefixed(data, self._length_size)
@@ -84,13 +84,13 @@ class ByteStream:
             headers, self.sequence, self._is_new = self._headers, self._of_headers, False
         if own:
             self.sequence = tuple(own)
-            if self._codec not in _NAL_CODECS:  # parameter sets may stand twice, but a sequence begins only once
+            if self._codec not in SEQUENCE_SETS:  # parameter sets may stand twice, but a sequence begins only once
                 headers = b""
         return headers + data if data else None
 
     def _sets(self, units: Iterable[bytes]) -> list[bytes]:
-        shift, mask, kind = _NAL_CODECS[self._codec]
-        return sorted({unit for unit in units if unit and unit[0] >> shift & mask == kind})
+        kind = SEQUENCE_SETS[self._codec]
+        return sorted({unit for unit in units if unit and nal_type(self._codec, unit) == kind})
 
 
 def _prefixed(data: bytes, length_size: int) -> list[bytes] | None:

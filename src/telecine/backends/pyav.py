@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.backends import BackendStatus, Decoded, DecodeRequest
-from telecine.backends.abreast import Progress, apart, two_at_a_time
+from telecine.backends.abreast import Progress, shares, two_at_a_time
 from telecine.bitstream import Access
 from telecine.bitstream.h264 import FrameNumbers
 from telecine.convert import Converter
@@ -85,8 +85,8 @@ class PyAVBackend:
             _Feeder(request, Converter(request.geometry, planar=planar), data, kept, progress) for _ in range(2)
         )
         done: set[int] = set()
-        if threads > 1 and apart(request):
-            decoders = partial(_alone, feeder, threads // 2), partial(_alone, second, threads // 2)
+        if (share := shares(request, threads)) is not None:
+            decoders = partial(_alone, feeder, share[0]), partial(_alone, second, share[1])
             done = set(np.flatnonzero(two_at_a_time(request.plan.runs, decoders, progress)).tolist())
         for segment in _segments(request.plan.runs):
             if done.issuperset(number for number, _ in segment):

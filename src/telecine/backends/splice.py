@@ -22,6 +22,7 @@ from telecine.backends.labels import labels
 from telecine.backends.matroska import Block, matroska
 from telecine.bitstream import Access, Leading, scanner_for
 from telecine.bitstream.h264 import FrameNumbers, H264Scanner
+from telecine.bitstream.nal import nal_type
 from telecine.errors import BackendUnavailable
 from telecine.index import PacketIndex
 from telecine.plan import Run
@@ -34,8 +35,8 @@ _MOST_BYTES = 64 << 20
 _MOST_PICTURES = 512 << 20
 """Bytes of wanted frames, likewise: the library makes room for all of them at a time."""
 _CODE = b"\0\0\1"
-_KINDS = {"h264": (0, 0x1F, (7,)), "hevc": (1, 0x3F, (32, 33))}
-"""How to find the type in the first byte of a NAL unit (a shift, a mask), and those of the headers with the colours."""
+_WITH_COLOURS = {"h264": (7,), "hevc": (32, 33)}
+"""The types of NAL units that the rewriting of colours may change."""
 _CRA, _BLA = 21, 16
 """HEVC's types of pictures (table 7-1): a clean random access point, and the same behind a cut."""
 
@@ -274,7 +275,7 @@ class _Paint:
 
     def __call__(self, data: bytes) -> bytes:
         """The bytes of a packet with its headers rewritten."""
-        shift, mask, kinds = _KINDS[self._codec]
+        kinds = _WITH_COLOURS[self._codec]
         headers = self.headers(data)
         if not headers:
             return data
@@ -282,12 +283,13 @@ class _Paint:
         if whole not in self._known:
             self._known[whole] = self._rewritten(whole)
         rest = iter(self._known[whole])
-        return _units_changed(data, lambda unit: next(rest) if unit[0] >> shift & mask in kinds else unit)
+        return _units_changed(data, lambda unit: next(rest) if nal_type(self._codec, unit) in kinds else unit)
 
     def headers(self, data: bytes) -> list[bytes]:
         """The headers in a packet, as far as they have to do with colours."""
-        shift, mask, kinds = _KINDS[self._codec]
-        return [unit.rstrip(b"\0") for unit in data.split(_CODE)[1:] if unit and unit[0] >> shift & mask in kinds]
+        kinds = _WITH_COLOURS[self._codec]
+        units = data.split(_CODE)[1:]
+        return [unit.rstrip(b"\0") for unit in units if unit and nal_type(self._codec, unit) in kinds]
 
     def _rewritten(self, headers: bytes) -> list[bytes]:
         import av

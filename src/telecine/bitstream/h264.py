@@ -64,7 +64,7 @@ class H264Scanner:
     """
 
     def __init__(self, extradata: bytes) -> None:
-        self._nal_units = NalUnits(extradata, length_size_at=4)
+        self._nal_units = NalUnits(extradata, "h264")
         self.picture: PictureFormat | None = None
         self._sequences: dict[int, _Sps] = {}
         self._pictures: dict[int, int] = {}

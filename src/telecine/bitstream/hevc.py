@@ -28,7 +28,7 @@ class HevcScanner:
     picture = None
 
     def __init__(self, extradata: bytes) -> None:
-        self._nal_units = NalUnits(extradata, length_size_at=21)
+        self._nal_units = NalUnits(extradata, "hevc")
         self._poc_lsb_bits = 0
         self._separate_colour_planes = False
         self._pps: dict[int, _Pps] = {}

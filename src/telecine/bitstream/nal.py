@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-__all__ = ["MOST_UNITS", "NalUnits", "annex_b", "unescape"]
+__all__ = ["MOST_UNITS", "PARAMETER_SETS", "SEQUENCE_SETS", "NalUnits", "annex_b", "nal_type", "unescape"]
 
 _HEADER_BYTES = 256
 """How much of a NAL unit is handed out: enough for a slice header's beginning and for a sequence parameter set."""
 MOST_UNITS = 10_000
 """Looked at in one packet. No picture has so many slices, and a flood of empty units takes time."""
+SEQUENCE_SETS = {"h264": 7, "hevc": 33}
+"""The type of a sequence parameter set, by codec (H.264 table 7-1, HEVC table 7-1)."""
+PARAMETER_SETS = {"h264": frozenset({7, 8, 13, 15}), "hevc": frozenset({32, 33, 34})}
+"""The types of all parameter sets."""
+_TYPE_IN_HEAD = {"h264": (0, 0x1F), "hevc": (1, 0x3F)}
+_LENGTH_SIZE_AT = {"h264": 4, "hevc": 21}
+"""Where ``avcC`` and ``hvcC`` keep ``lengthSizeMinusOne`` (ISO/IEC 14496-15)."""
 
 
 class NalUnits:
@@ -18,11 +25,12 @@ class NalUnits:
 
     Args:
         extradata: the stream's ``avcC``/``hvcC`` record, or Annex-B parameter sets, or nothing.
-        length_size_at: where the record keeps ``lengthSizeMinusOne`` (4 in avcC, 21 in hvcC).
+        codec: "h264" or "hevc".
     """
 
-    def __init__(self, extradata: bytes, length_size_at: int) -> None:
-        # ISO/IEC 14496-15: both records begin with configurationVersion 1, a start code with 0
+    def __init__(self, extradata: bytes, codec: str) -> None:
+        length_size_at = _LENGTH_SIZE_AT[codec]
+        # both records begin with configurationVersion 1, a start code with 0
         framed = len(extradata) > length_size_at and extradata[0] == 1
         self.length_size = (extradata[length_size_at] & 3) + 1 if framed else 0
 
@@ -49,6 +57,12 @@ def annex_b(packet: bytes | memoryview) -> Iterator[bytes]:
         stop = following if following >= 0 else len(data)
         yield data[at : min(stop, at + _HEADER_BYTES)]
         at = following
+
+
+def nal_type(codec: str, unit: bytes) -> int:
+    """``nal_unit_type`` of a NAL unit that is not empty (H.264 7.3.1, HEVC 7.3.1.2)."""
+    shift, mask = _TYPE_IN_HEAD[codec]
+    return unit[0] >> shift & mask
 
 
 def unescape(nal: bytes) -> bytes:
