@@ -349,6 +349,20 @@ def test_what_a_failure_costs(start: Callable[..., FakePyNvVideoCodec], at: int)
     assert len(library.made) <= 4
 
 
+@pytest.mark.parametrize("batch", [1, 7, 30, 31, 1000])
+@pytest.mark.parametrize("name", ["h264_pyramid.mp4", "size_change.ts", "noise_reference.mp4"])
+def test_how_many_packets_are_made_ready_at_a_time_changes_nothing(
+    start: Callable[..., FakePyNvVideoCodec], monkeypatch: pytest.MonkeyPatch, batch: int, name: str
+) -> None:
+    found = []
+    for size in (pynvvideocodec._BATCH, batch):
+        monkeypatch.setattr(pynvvideocodec, "_BATCH", size)
+        library = start(fails_at={0: 30} if name == CLIP.name else {})
+        frames = load(CLIPS[name].path())
+        found.append((frames.indices.tolist(), frames.report.lost, len(library.made), frames.data.tobytes()))
+    assert found[0] == found[1]
+
+
 def test_a_warm_decoder_that_fails_is_replaced(start: Callable[..., FakePyNvVideoCodec]) -> None:
     """It was perhaps not made for this after all: nothing is lost by that."""
     library = start(fails_at={0: 40})

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,8 @@ _SHUFFLED = frozenset({"vp9", "av1"})
 """Codecs of which it gives a frame the time of another one, where packets hold hidden frames."""
 _ON_NVDEC = frozenset({"h264", "hevc", "vp8", "vp9"})
 """Codecs that the nvdec backend has as well."""
+_BATCH = 32
+"""Packets that are made ready at a time: between them, calls of the library come back without much Python."""
 _DEINTERLACES = "it deinterlaces, where frames are due as they are, with both fields"
 _log = logging.getLogger("telecine.backends.pynvvideocodec")
 
@@ -147,6 +149,29 @@ def _lacking(request: DecodeRequest) -> str | None:
     return reason
 
 
+class _Packet(NamedTuple):
+    """A packet that is ready to be fed."""
+
+    at: int
+    """Its position in its piece."""
+    ordinal: int
+    label: int
+    data: bytes
+    """For the parser."""
+
+
+class _Batch(NamedTuple):
+    """Packets that are made ready together, under the same headers."""
+
+    packets: list[_Packet]
+    stop: int
+    """The position in the piece behind them."""
+    sequence: tuple[bytes, ...]
+    """The sequence headers."""
+    watch: Watch
+    """It has looked at them, and at those in front of them that are for the same decoder."""
+
+
 @dataclass
 class _Piece:
     """Packets that are decoded without a restart in between, and what became of them."""
@@ -226,15 +251,15 @@ class _Work:
             What the library refused at ``piece.at``.
         """
         piece.at = end
-        packets = self._packets(piece, start, end)
-        first = next(packets, None)
+        batches = self._batches(piece, start, end)
+        first = next(batches, None)
         if first is None:
             return None
         reused = False
         try:
-            with self._decoders.borrow(*self._needed(), fresh) as decoder:
+            with self._decoders.borrow(*self._needed(first.sequence), fresh) as decoder:
                 reused = decoder.reused
-                self._run(decoder, piece, chain((first,), packets), end)
+                self._run(decoder, piece, chain((first,), batches))
         except Refusal as refusal:
             if not reused:
                 return refusal
@@ -243,25 +268,39 @@ class _Work:
             return None
         return self._feed(piece, start, end, fresh=True)
 
-    def _packets(self, piece: _Piece, start: int, end: int) -> Iterator[tuple[int, Any, bytes]]:
-        """Yield (ordinal, packet, its bytes for the parser) of the packets that are whole."""
+    def _batches(self, piece: _Piece, start: int, end: int) -> Iterator[_Batch]:
+        """Make packets ready, and yield those that are whole: up to ``end``, or to one that needs another decoder."""
         request, index = self._request, self._index
-        read = request.demuxer.read(index, piece.ordinals[start:end])
-        starts = True
-        for at, (ordinal, packet) in enumerate(read, start):
+        packets: list[_Packet] = []
+        watch: Watch | None = None
+        sequence: tuple[bytes, ...] = ()
+        for at, (ordinal, packet) in enumerate(request.demuxer.read(index, piece.ordinals[start:end]), start):
             request.deadline.check("decoding", self._before + at, request.plan.packets_fed)
-            if packet.has_sidedata("new_extradata"):
+            renewed = packet.has_sidedata("new_extradata")
+            if watch is not None and packets and (renewed or len(packets) == _BATCH):
+                yield _Batch(packets, at, sequence, watch)
+                packets = []
+            if renewed:
                 self._extradata = bytes(packet.get_sidedata("new_extradata"))
                 self._stream.renew(self._extradata)
             data = None
             if not packet.is_corrupt:
-                data = self._stream(memoryview(packet), starts, bool(index.access[ordinal]))
+                data = self._stream(memoryview(packet), watch is None, bool(index.access[ordinal]))
             if data is None:
                 piece.damaged.add(ordinal)
                 continue
             self._look(packet, bool(index.key[ordinal]))
-            starts = False
-            yield ordinal, packet, data
+            if watch is None:
+                watch, sequence = Watch(index.codec, self._extradata), self._stream.sequence
+            elif self._stream.sequence != sequence:
+                end = at
+                break
+            label = piece.labels[ordinal]
+            if watch.look(ordinal, label, memoryview(packet), bool(index.key[ordinal])):
+                piece.damaged.add(ordinal)
+            packets.append(_Packet(at, ordinal, label, data))
+        if watch is not None and packets:
+            yield _Batch(packets, end, sequence, watch)
 
     def _look(self, packet: Any, is_key: bool) -> None:
         """Refuse what comes out wrong, of which the beginning of the video need not have told."""
@@ -273,27 +312,20 @@ class _Work:
         if self._scanner is not None and not self._scanner.scan(memoryview(packet), is_key, want_order=False).plain:
             raise _refused(f"it gives frames of {codec} the times of others, where there are hidden frames", codec)
 
-    def _run(self, decoder: Decoder, piece: _Piece, packets: Iterable[tuple[int, Any, bytes]], end: int) -> None:
-        index, sequence = self._index, self._stream.sequence
-        watch = Watch(index.codec, self._extradata)
+    def _run(self, decoder: Decoder, piece: _Piece, batches: Iterable[_Batch]) -> None:
         names: dict[int, int] = {}
         fed: list[int] = []
-        for ordinal, packet, data in packets:
-            piece.at = int(np.searchsorted(piece.ordinals, ordinal))
-            if self._stream.sequence != sequence:
-                break
-            label = piece.labels[ordinal]
-            names.setdefault(label, ordinal)
-            fed.append(ordinal)
-            if watch.look(ordinal, label, memoryview(packet), bool(index.key[ordinal])):
-                piece.damaged.add(ordinal)
-            self._take(piece, names, decoder.decode(data, label))
-        else:
-            piece.at = end
+        for batch in batches:
+            for at, ordinal, label, data in batch.packets:
+                piece.at = at
+                names.setdefault(label, ordinal)
+                fed.append(ordinal)
+                self._take(piece, names, decoder.decode(data, label))
+            piece.at = batch.stop
         self._take(piece, names, decoder.drain())
-        piece.unnamed |= watch.exchanged()
-        some = index.codec in IN_ORDER and len(names) < len(fed)
-        if some and np.isin(list(names.values()), index.order).any():
+        piece.unnamed |= batch.watch.exchanged()
+        some = self._index.codec in IN_ORDER and len(names) < len(fed)
+        if some and np.isin(list(names.values()), self._index.order).any():
             # if one frame has not come out, another one may have its time
             self.failures["a frame did not come out, and with it those around it are not believed"] = None
             piece.unnamed.update(fed)
@@ -321,8 +353,8 @@ class _Work:
         else:
             self._rows.put_frame(where, as_frame(self._request, surface))
 
-    def _needed(self) -> tuple[tuple[Any, ...], Callable[[], Decoder]]:
-        """What the decoder for the packet read last must be made for, and how it is made."""
+    def _needed(self, sequence: tuple[bytes, ...]) -> tuple[tuple[Any, ...], Callable[[], Decoder]]:
+        """What a decoder must be made for that is fed with these sequence headers, and how it is made."""
         library, request, codec = self._library, self._request, self._index.codec
         on_device = isinstance(self._rows, SurfaceRows)
         gpu = self._rows.device if isinstance(self._rows, SurfaceRows) else 0
@@ -330,7 +362,7 @@ class _Work:
         stored = request.geometry.stored_width, request.geometry.stored_height
         # a decoder is reused for the very same sequence headers only: otherwise it may hold fewer pictures than the
         # stream refers to, which nobody would notice
-        key = (gpu, on_device, codec, request.info.pixel_format, *stored, self._stream.sequence, *room)
+        key = (gpu, on_device, codec, request.info.pixel_format, *stored, sequence, *room)
         arguments = {
             "gpuid": gpu,
             "codec": getattr(library.cudaVideoCodec, _CODECS[codec]),
