@@ -184,19 +184,21 @@ def _resident(which: str = "VmRSS") -> float:
     return float(line.split()[1]) * 1024
 
 
-def load_on_gpu(cases: list[dict[str, Any]], options: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
-    """What vLLM's loader threads get through in a stretch of time, when all of them are busy."""
+def load_on_gpu(
+    cases: list[dict[str, Any]], options: dict[str, Any], seconds: float, threads: int
+) -> list[dict[str, Any]]:
+    """What so many loader threads get through in a stretch of time, when all of them are busy."""
 
     def measure(clip: str, num_frames: int) -> dict[str, float]:
         different = each_different(Path(clip).read_bytes())
         loader = media_io(num_frames=num_frames, **options)
         loader.load_bytes(next(different))
-        return _throughput(loader, different, seconds)
+        return _throughput(loader, different, seconds, threads)
 
     return _each(cases, measure)
 
 
-def _throughput(loader: Any, different: Iterator[bytes], seconds: float) -> dict[str, float]:
+def _throughput(loader: Any, different: Iterator[bytes], seconds: float, count: int) -> dict[str, float]:
     """Counted inside the run: when the threads begin and when they end, engines stand idle.
 
     Threads that began together end together for a long time, so whole rounds of them are counted.
@@ -217,25 +219,25 @@ def _throughput(loader: Any, different: Iterator[bytes], seconds: float) -> dict
             failures.append(error)
             stop.set()
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(LOADER_THREADS)]
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
     for thread in threads:
         thread.start()
-    memory = _gpu_memory_at_first(lambda: stop.is_set() or len(finished) >= LOADER_THREADS)
+    memory = _gpu_memory_at_first(lambda: stop.is_set() or len(finished) >= count)
     first = len(finished)
     stop.wait(seconds)
-    while len(finished) <= first + LOADER_THREADS and not stop.wait(0.05):
+    while len(finished) <= first + count and not stop.wait(0.05):
         pass
     stop.set()
     for thread in threads:
         thread.join()
     if failures:
         raise failures[0]
-    count = (len(finished) - 1 - first) // LOADER_THREADS * LOADER_THREADS
-    (begun, busy_before), (ended, busy_after) = finished[first], finished[first + count]
+    whole = (len(finished) - 1 - first) // count * count
+    (begun, busy_before), (ended, busy_after) = finished[first], finished[first + whole]
     return {
-        "requests_per_second": count / (ended - begun),
+        "requests_per_second": whole / (ended - begun),
         "cores": (busy_after - busy_before) / (ended - begun),
-        "cpu_seconds_per_request": (busy_after - busy_before) / count,
+        "cpu_seconds_per_request": (busy_after - busy_before) / whole,
         "gpu_megabytes": memory / 1e6,
     }
 
