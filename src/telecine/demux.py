@@ -136,6 +136,11 @@ class Demuxer:
         self._seeks = True  # until a seek lands where that is not certain
         self._open()
 
+    @property
+    def size(self) -> int:
+        """Bytes of the source."""
+        return len(self._source.data)
+
     def rewind(self) -> None:
         """Stand at the start of the file: opened anew, since not every demuxer finds back to its start by seeking."""
         self.close()

@@ -111,14 +111,14 @@ _FOLLOWS = Facts(access=Access.NONE, leading=Leading.NO)
 class _Rows:
     """The columns of the index while they grow, one row a packet: two hours of video are 200 000 rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep: bool) -> None:
         self.pts, self.dts, self.duration, self.size = array("q"), array("q"), array("q"), array("q")
         self.key, self.discard, self.disposable = bytearray(), bytearray(), bytearray()
         # scanners hand out the same few objects again and again, so this holds little more than references
         self.facts: list[Facts] = []
         self.scanned = True
         self.picture: PictureFormat | None = None
-        self.packets: list[Any] | None = []
+        self.packets: list[Any] | None = [] if keep else None
         self.bytes = 0
         self.damage: str | None = None
 
@@ -194,7 +194,8 @@ def _scan(demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: De
     codec = context.codec.canonical_name
     scanner = scanner_for(codec, bytes(context.extradata or b""))
     intra_only = scanner is None and bool(context.codec.intra_only)
-    rows = _Rows()
+    # a source that is larger has more than fits, but for its sound: memory that is filled for nothing costs time
+    rows = _Rows(keep=demuxer.size <= _KEEP_BYTES)
     rows.scanned = scanner is not None and codec not in _UNTOLD
     try:
         for packet in packets:
