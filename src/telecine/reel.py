@@ -50,7 +50,7 @@ class Reel:
 
     runs: tuple[Run, ...]
     """That it was made from."""
-    data: bytes = field(repr=False)
+    data: memoryview = field(repr=False)
     """The file."""
     position: Mapping[int, int]
     """The position of each packet, by its ordinal. Positions are whole numbers from 0, without gaps."""
@@ -212,7 +212,7 @@ def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[Run, ...], deadl
     expected = int((index.presentable[ordinals] & ~index.second_field[ordinals]).sum())
     return Reel(
         runs,
-        target.getvalue(),
+        target.getbuffer(),
         position,
         dict(sorted(rows.items())),
         expected,

@@ -118,11 +118,12 @@ def _retry(
 
 def _pictures(request: DecodeRequest, reel: Reel, notes: set[str]) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield (position, picture) of wanted frames. A picture is known by its time, not by having been asked for."""
+    import torch
     from torchcodec.decoders import VideoDecoder
 
     threads = request.options["num_ffmpeg_threads"]
     decoder = VideoDecoder(
-        reel.data,
+        torch.frombuffer(reel.data, dtype=torch.uint8),
         dimension_order="NHWC",
         num_ffmpeg_threads=min(_MAX_THREADS, request.cores or usable_cores()) if threads is None else threads,
         device=request.device,
