@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from fractions import Fraction
 
 import av
 import numpy as np
@@ -61,6 +62,24 @@ def test_only_what_is_needed_is_in_it() -> None:
     assert len(reel.present()) == sum(len(run.packets) for run in runs) < 20
 
 
+@pytest.mark.parametrize(
+    ("name", "is_mp4"),
+    [("h264_no_b.mp4", True), ("h264_pyramid.mp4", False), ("h264_paff.ts", False), ("h264.ts", False)],
+)
+def test_h264_in_order_has_decoding_times(name: str, is_mp4: bool) -> None:
+    """Readers need not decode a few frames first, to make them up."""
+    opened = Opened(name)
+    for runs in cut(opened.runs()):
+        reel = make_reel(opened.demuxer, opened.index, runs, Deadline())
+        assert (bytes(reel.data[4:8]) == b"ftyp") is is_mp4
+        with av.open(io.BytesIO(reel.data)) as file:
+            packets = [packet for packet in file.demux(video=0) if packet.size]
+            assert file.streams.video[0].time_base == Fraction(1, 1000)
+        assert sorted(packet.pts or 0 for packet in packets) == [at * STEP for at in range(len(packets))]
+        if is_mp4:
+            assert [packet.dts for packet in packets] == [packet.pts for packet in packets]
+
+
 def test_it_has_no_orientation() -> None:
     opened = Opened("rotated90.mp4")
     reel = make_reel(opened.demuxer, opened.index, opened.runs(), Deadline())
@@ -70,7 +89,7 @@ def test_it_has_no_orientation() -> None:
 
 def test_a_codec_that_does_not_fit_is_refused_with_a_reason() -> None:
     opened = Opened("gif.gif")
-    with pytest.raises(BackendUnavailable, match="cannot be handed over in a Matroska file"):
+    with pytest.raises(BackendUnavailable, match="cannot be handed over in a file"):
         make_reel(opened.demuxer, opened.index, opened.runs(), Deadline())
 
 
