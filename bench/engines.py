@@ -52,6 +52,8 @@ _PIPELINE_TARGET = 2.0
 _CLIPS = 3
 _FEWER_THREADS = {f"telecine, {count} of {LOADER_THREADS} threads": count for count in (4, 1)}
 """With engines left idle: what it takes of the processor for about as many requests as the others get through."""
+_OURS = {"telecine": "telecine"} | {f"telecine_with_{count}_threads": name for name, count in _FEWER_THREADS.items()}
+"""The contenders that the others are compared with, by what the figures of the comparison are called."""
 _GPU_CODECS: dict[str, dict[str, Any]] = {
     "telecine": {"backend": "telecine", "device": "cuda"},
     **{name: {"backend": "telecine", "device": "cuda"} for name in _FEWER_THREADS},
@@ -250,9 +252,8 @@ def _pipeline_rows(pipelines: dict[str, list[dict[str, Any]]]) -> dict[str, Any]
 
 def _gpu_rows(loads: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     rows = {name: _summary(runs) for name, runs in loads.items()}
-    ours = {"telecine": "telecine"} | {f"telecine_with_{count}_threads": name for name, count in _FEWER_THREADS.items()}
-    for name in rows.keys() - ours.values():
-        for key, own in ours.items():
+    for name in rows.keys() - _OURS.values():
+        for key, own in _OURS.items():
             if own in rows:
                 rows[name] |= {
                     f"{key}_is_faster_by": _ratio(loads[own], loads[name], "requests_per_second"),
@@ -302,9 +303,9 @@ def _gpu_table(document: dict[str, Any]) -> list[str]:
     for case in document["cases"]:
         for name, row in case["loader"].items():
             ratios = [
-                f"{value}, {row[key.replace('is_faster_by', 'takes_of_its_cores')]}"
-                for key, value in row.items()
-                if key.endswith("is_faster_by")
+                f"{row[f'{key}_is_faster_by']}, {row[f'{key}_takes_of_its_cores']}"
+                for key in _OURS
+                if f"{key}_is_faster_by" in row
             ]
             lines.append(
                 f"| {case['clip']} | {case['num_frames']} | {name} | {row['requests_per_second']:.1f} "

@@ -103,12 +103,17 @@ def test_the_frames_are_the_same_as_of_one_decoder(name: str, monkeypatch: pytes
         assert was_shared == [len(set(wanted)) - 1]
 
 
+def two_each(request: Any, threads: int) -> tuple[int, int] | None:
+    """Shares whatever has several runs, also where that is not done otherwise."""
+    return (2, 2) if len(request.plan.runs) > 1 else None
+
+
 @pytest.mark.parametrize(
     "name", ["noise_reference.mp4", "noise_disposable.mp4", "noise_key.mp4", "missing_reference.mp4"]
 )
 def test_damage_is_judged_as_with_one_decoder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is not sound is done again, with all that is decoded together with it."""
-    monkeypatch.setattr(pyav, "shares", lambda request, threads: (2, 2) if len(request.plan.runs) > 1 else None)
+    monkeypatch.setattr(pyav, "shares", two_each)
     total = telecine.probe(CLIPS[name].path()).num_frames
     wanted = list(range(1, total, 5))
     shared = telecine.load(CLIPS[name].path(), indices=wanted, threads=4)
@@ -118,7 +123,7 @@ def test_damage_is_judged_as_with_one_decoder(name: str, monkeypatch: pytest.Mon
 
 
 def test_size_changes_are_noted_whoever_meets_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pyav, "shares", lambda request, threads: (2, 2) if len(request.plan.runs) > 1 else None)
+    monkeypatch.setattr(pyav, "shares", two_each)
     frames = telecine.load(CLIPS["size_change.ts"].path(), indices=[0, 59], threads=4)
     assert any("size changes" in note for note in frames.report.notes)
 

@@ -196,8 +196,8 @@ def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[Run, ...], deadl
     target = io.BytesIO()
     extradata = bytes(demuxer.stream.codec_context.extradata or b"")
     parameters = _Parameters(index.codec, extradata)
-    whole = extradata[:1] == b"\1" and not index.second_field[ordinals].any()
-    name, options = _MP4 if index.codec == "h264" and late == 0 and whole else _MATROSKA
+    in_order = late == 0 and not index.second_field[ordinals].any()
+    name, options = _MP4 if index.codec == "h264" and in_order and extradata[:1] == b"\1" else _MATROSKA
     with av.open(target, "w", format=name, options=options, buffer_size=_BUFFER_BYTES) as file:
         stream = _only_stream(file, demuxer)
         for at, (ordinal, packet) in enumerate(demuxer.read(index, ordinals)):

@@ -84,12 +84,12 @@ class PyAVBackend:
         feeder, second = (
             _Feeder(request, Converter(request.geometry, planar=planar), data, kept, progress) for _ in range(2)
         )
-        done: set[int] = set()
+        sound = [False] * len(request.plan.runs)
         if (share := shares(request, threads)) is not None:
             decoders = partial(_alone, feeder, share[0]), partial(_alone, second, share[1])
-            done = set(np.flatnonzero(two_at_a_time(request.plan.runs, decoders, progress)).tolist())
+            sound = two_at_a_time(request.plan.runs, decoders, progress)
         for segment in _segments(request.plan.runs):
-            if done.issuperset(number for number, _ in segment):
+            if all(sound[number] for number, _ in segment):
                 continue
             runs = [run for _, run in segment]
             if not feeder.decode(runs, threads):

@@ -324,6 +324,6 @@ def _cut_off(unit: bytes) -> bytes:
     The two types have the same syntax. But behind this one the order of presentation begins anew, and no decoder
     refers to what came before.
     """
-    if unit[0] >> 1 & 0x3F != _CRA:
+    if nal_type("hevc", unit) != _CRA:
         return unit
     return bytes([unit[0] & 0x81 | _BLA << 1]) + unit[1:]
