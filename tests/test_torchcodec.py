@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -70,6 +72,73 @@ def test_a_size_that_changes(torch: Any) -> None:
     frames = telecine.load(CLIPS["size_change.ts"].path(), backend="torchcodec")
     assert frames.report.lost == ()
     assert any("size changes in mid-stream" in note for note in frames.report.notes)
+
+
+def test_one_decoder_for_all_runs(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making one takes longer than decoding, on a GPU; where it must restart, it is made to seek."""
+    decoders = importlib.import_module("torchcodec.decoders")
+    backend = importlib.import_module("telecine.backends.torchcodec")
+    real, make_reel = decoders.VideoDecoder, backend.make_reel
+    made, reels = [], []
+
+    def decoder(*args: Any, **options: Any) -> Any:
+        made.append(real(*args, **options))
+        return made[-1]
+
+    def reel(*args: Any) -> Any:
+        reels.append(make_reel(*args))
+        return reels[-1]
+
+    monkeypatch.setattr(decoders, "VideoDecoder", decoder)
+    monkeypatch.setattr(backend, "make_reel", reel)
+    known = telecine.load(CLIPS["hevc_open_gop.mp4"].path(), indices=[2, 20, 57])
+    frames = telecine.load(CLIPS["hevc_open_gop.mp4"].path(), indices=[2, 20, 57], backend="torchcodec")
+    assert np.array_equal(frames.data, known.data)
+    assert len(made) == 1
+    assert sum(run.restart for run in reels[0].runs) > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "reason"),
+    [
+        ("h264_pyramid.mp4", True, None),
+        ("vp8_plain.webm", True, None),
+        ("hevc_main10.mp4", False, "hevc in yuv420p10le would be other ones"),
+        ("h264_gray.mp4", False, "h264 in gray would be other ones"),
+        ("mpeg4.mp4", False, "mpeg4 in yuv420p would be other ones"),
+        ("av1_svt.mp4", False, "this GPU knows no av1"),
+    ],
+)
+def test_what_a_gpu_would_change_or_refuse_is_decoded_on_the_cpu(
+    torch: Any, monkeypatch: pytest.MonkeyPatch, name: str, gpu: bool, reason: str | None
+) -> None:
+    """A double of the GPU: it decodes on the CPU, and refuses AV1 as some GPUs do."""
+    decoders = importlib.import_module("torchcodec.decoders")
+    backend = importlib.import_module("telecine.backends.torchcodec")
+    placing = importlib.import_module("telecine.backends.placing")
+    real, devices, ways = decoders.VideoDecoder, [], []
+
+    def decoder(*args: Any, device: str, **options: Any) -> Any:
+        devices.append(device)
+        made = real(*args, device="cpu", **options)
+        if device != "cpu" and made.metadata.codec == "av1":
+            raise RuntimeError("this GPU knows no av1\nand says so in many lines")
+        return made
+
+    def way(wanted: str) -> Any:
+        ways.append(wanted)
+        return nullcontext()
+
+    monkeypatch.setattr(decoders, "VideoDecoder", decoder)
+    monkeypatch.setattr(decoders, "set_cuda_backend", way)
+    monkeypatch.setattr(backend, "_rows", lambda request: placing.TorchRows(request, torch.device("cpu")))
+    known = telecine.load(CLIPS[name].path(), indices=[0, 7])
+    frames = telecine.load(CLIPS[name].path(), indices=[0, 7], backend="torchcodec", device="cuda")
+    assert np.array_equal(frames.data.numpy(), known.data)
+    assert devices[-1] == ("cuda" if gpu else "cpu")
+    assert set(ways) == ({"ffmpeg"} if "cuda" in devices else set())
+    notes = [note for note in frames.report.notes if "decoded on the CPU and copied to cuda" in note]
+    assert [reason in note for note in notes] == ([True] if reason else [])
 
 
 def test_a_gpu_that_is_not_there_is_said_before_decoding(torch: Any) -> None:

@@ -99,9 +99,10 @@ def _picture_format(context: Any, index: PacketIndex) -> PictureFormat:
     )
     if layout is not None or own is None:
         return seen
-    tagged = (2, 0, 2, 2)  # unspecified
-    colour = (mine if found == none else found for mine, found, none in zip(own[2:], seen[2:], tagged, strict=True))
-    return PictureFormat(own.pixel_format, own.bit_depth, *colour)
+    unspecified = {"color_space": 2, "color_range": 0, "color_primaries": 2, "color_trc": 2}
+    return own._replace(
+        **{name: getattr(seen, name) for name, none in unspecified.items() if getattr(seen, name) != none}
+    )
 
 
 def _orientation(source: Source, demuxer: Demuxer) -> Orientation:

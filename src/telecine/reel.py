@@ -1,9 +1,9 @@
 """The planned packets in a container of our own, for libraries that want a whole file.
 
 A reel is what a projectionist would hand over: one stretch of film, cut to what is needed and numbered frame by frame.
-It holds the packets of the plan between two restarts of the decoder, in a file made in memory, and the time of
-each packet in it is its *position* in the order of presentation, times :data:`STEP`. That is how a library that knows
-nothing of packets is made to keep the contract:
+It holds the packets of the plan, or of the part of it between two restarts of the decoder, in a file made in memory.
+The time of each packet in it is its *position* in the order of presentation, times :data:`STEP`. That is how a library
+that knows nothing of packets is made to keep the contract:
 
 - A frame that comes out is known by its time, whatever the times in the source were worth: missing, repeated, uneven,
   hidden by an edit list. The rate is constant, so that a library that counts by the rate counts right.
@@ -180,7 +180,7 @@ def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[Run, ...], deadl
     Args:
         demuxer: of the source; packets that the index did not keep are read from it.
         index: of the video.
-        runs: that need no restart in between.
+        runs: that need no restart in between, unless the library can be told to seek there.
         deadline: checked while packets are read.
 
     Raises:

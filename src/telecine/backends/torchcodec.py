@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from telecine.backends import BackendStatus, Decoded, DecodeRequest
@@ -12,16 +13,22 @@ from telecine.cores import usable_cores
 from telecine.errors import BackendUnavailable
 from telecine.options import Option
 from telecine.plan import Run
-from telecine.reel import STEP, Reel, by_halves, chapters, cut, doubtful, make_reel
+from telecine.reel import STEP, Reel, by_halves, chapters, doubtful, make_reel
 
 if TYPE_CHECKING:
     import torch
+    from torchcodec.decoders import VideoDecoder
 
 __all__ = ["TorchCodecBackend"]
 
 _CHUNK_BYTES = 16 << 20
 """Of frames that are asked for at a time: what is held twice, and what passes between two looks at the deadline."""
 _MAX_THREADS = 16
+_ON_GPU = frozenset("h264 hevc vp8 vp9 av1".split())
+"""Codecs that a GPU decodes to the bit as FFmpeg does; it may yet not know one of them."""
+_CONVERTED_ON_GPU = frozenset(("yuv420p", "yuvj420p"))
+"""FFmpeg's names of the pixel formats that TorchCodec's conversion on a GPU takes as they are. What has more bits it
+makes 8 bits first, and grey it gives colours."""
 _INSTALL = "pip install 'telecine[torchcodec]'; it also needs the libraries of FFmpeg (apt-get install ffmpeg)"
 
 
@@ -59,11 +66,9 @@ class TorchCodecBackend:
 
     def decode(self, request: DecodeRequest) -> Decoded:
         """See :class:`telecine.backends.Backend`."""
-        rows = _rows(request)
-        notes: set[str] = set()
-        for runs in cut(request.plan.runs):
-            _decode(request, runs, rows, notes)
-        return rows.decoded(tuple(sorted(notes)))
+        decoding = _Decoding(request)
+        decoding.decode(request.plan.runs)
+        return decoding.rows.decoded(tuple(sorted(decoding.notes)))
 
 
 def _rows(request: DecodeRequest) -> HostRows | TorchRows:
@@ -80,76 +85,104 @@ def _rows(request: DecodeRequest) -> HostRows | TorchRows:
     return TorchRows(request, device)
 
 
-def _decode(
-    request: DecodeRequest, runs: tuple[Run, ...], rows: HostRows | TorchRows, notes: set[str], again: bool = False
-) -> None:
-    """Decode runs that need no restart in between; a second time in parts where that fails."""
-    reel = make_reel(request.demuxer, request.index, runs, request.deadline)
-    seen: set[int] = set()
-    try:
-        for position, picture in _pictures(request, reel, notes):
-            _put(rows, reel.targets[position], picture)
-            seen.add(position)
-    except RuntimeError:
-        # one packet that the decoder refuses ends a call, and so does a picture of another size; what was right so far
-        # stays, and the rest is tried in the smallest parts that can be decoded by themselves
-        pass
-    missing = {ordinal for run in runs for ordinal in run.targets if reel.position[ordinal] not in seen}
-    if missing and not again:
-        _retry(request, runs, rows, notes, missing)
-        return
-    lost = doubtful(request.index, runs, missing | reel.corrupt)
-    rows.kept[[row for run in runs for ordinal in lost for row in run.targets.get(ordinal, ())]] = False
+class _Decoding:
+    """One request: its rows, and the device that decodes for them."""
 
+    def __init__(self, request: DecodeRequest) -> None:
+        self.rows = _rows(request)
+        self.notes: set[str] = set()
+        self._request = request
+        self._index = request.index
+        self._device = request.device
+        codec, picture, pixels = request.index.codec, request.index.picture, request.info.pixel_format
+        pixels = "gray" if picture is not None and picture.monochrome else pixels
+        if codec not in _ON_GPU or pixels not in _CONVERTED_ON_GPU:
+            self._decode_on_cpu(f"its pictures of {codec} in {pixels} would be other ones on a GPU")
 
-def _retry(
-    request: DecodeRequest, runs: tuple[Run, ...], rows: HostRows | TorchRows, notes: set[str], missing: set[int]
-) -> None:
-    def whole(run: Run) -> bool:
-        _decode(request, (run,), rows, notes, again=True)
-        return all(rows.kept[where[0]] for where in run.targets.values())
+    def _decode_on_cpu(self, reason: str) -> None:
+        if self._device != "cpu":
+            self._device = "cpu"
+            self.notes.add(f"torchcodec decoded on the CPU and copied to {self._request.device}: {reason}")
 
-    for run in runs:
-        for part in chapters(request.index, run):
-            if missing & part.targets.keys():
-                for ordinal in by_halves(request.index, part, whole):
-                    rows.kept[list(part.targets[ordinal])] = False
+    def decode(self, runs: tuple[Run, ...], again: bool = False) -> None:
+        """Decode runs, all with one decoder; a second time in parts where that fails."""
+        reel = make_reel(self._request.demuxer, self._index, runs, self._request.deadline)
+        seen: set[int] = set()
+        try:
+            for position, picture in self._pictures(reel):
+                _put(self.rows, reel.targets[position], picture)
+                seen.add(position)
+        except RuntimeError as error:
+            # one packet that the decoder refuses ends a call, and so does a picture of another size; what was right so
+            # far stays, and the rest is tried in the smallest parts that can be decoded by themselves
+            if not seen and self._device != "cpu":
+                # or the GPU does not know this codec or this size
+                self._decode_on_cpu(str(error).splitlines()[0])
+                self.decode(runs, again)
+                return
+        missing = {ordinal for run in runs for ordinal in run.targets if reel.position[ordinal] not in seen}
+        if missing and not again:
+            self._retry(runs, missing)
+            return
+        lost = doubtful(self._index, runs, missing | reel.corrupt)
+        self.rows.kept[[row for run in runs for ordinal in lost for row in run.targets.get(ordinal, ())]] = False
 
+    def _retry(self, runs: tuple[Run, ...], missing: set[int]) -> None:
+        def whole(run: Run) -> bool:
+            self.decode((run,), again=True)
+            return all(self.rows.kept[where[0]] for where in run.targets.values())
 
-def _pictures(request: DecodeRequest, reel: Reel, notes: set[str]) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yield (position, picture) of wanted frames. A picture is known by its time, not by having been asked for."""
-    import torch
-    from torchcodec.decoders import VideoDecoder
+        for run in runs:
+            for part in chapters(self._index, run):
+                if missing & part.targets.keys():
+                    for ordinal in by_halves(self._index, part, whole):
+                        self.rows.kept[list(part.targets[ordinal])] = False
 
-    threads = request.options["num_ffmpeg_threads"]
-    decoder = VideoDecoder(
-        torch.frombuffer(reel.data, dtype=torch.uint8),
-        dimension_order="NHWC",
-        num_ffmpeg_threads=min(_MAX_THREADS, request.cores or usable_cores()) if threads is None else threads,
-        device=request.device,
-        # its own approximate mode counts by the rate in the header, and is wrong where that is
-        **(
-            {"seek_mode": "exact"} if request.options["seek_mode"] == "exact" else {"custom_frame_mappings": _map(reel)}
-        ),
-    )
-    number = {position: at for at, position in enumerate(reel.present())}
-    wanted = [position for position in reel.targets if position in number]
-    geometry = request.geometry
-    chunk = max(1, _CHUNK_BYTES // (geometry.stored_height * geometry.stored_width * 3))
-    for first in range(0, len(wanted), chunk):
-        request.deadline.check("decoding", first, len(wanted))
-        asked = wanted[first : first + chunk]
-        batch = decoder.get_frames_at([number[position] for position in asked])
-        for position, seconds, picture in zip(asked, batch.pts_seconds.tolist(), batch.data, strict=True):
-            if reel.at(seconds * 1000) == position:
-                yield position, picture
-    if request.device != "cpu" and getattr(decoder, "cpu_fallback", False):
-        notes.add(f"torchcodec decoded on the CPU and copied to {request.device}: {decoder.cpu_fallback}")
+    def _pictures(self, reel: Reel) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield (position, picture) of wanted frames. A picture is known by its time, not by having been asked for."""
+        decoder = self._open(reel)
+        number = {position: at for at, position in enumerate(reel.present())}
+        wanted = [position for position in reel.targets if position in number]
+        geometry = self._request.geometry
+        chunk = max(1, _CHUNK_BYTES // (geometry.stored_height * geometry.stored_width * 3))
+        for first in range(0, len(wanted), chunk):
+            self._request.deadline.check("decoding", first, len(wanted))
+            asked = wanted[first : first + chunk]
+            batch = decoder.get_frames_at([number[position] for position in asked])
+            for position, seconds, picture in zip(asked, batch.pts_seconds.tolist(), batch.data, strict=True):
+                if reel.at(seconds * 1000) == position:
+                    yield position, picture
+        if self._device != "cpu" and getattr(decoder, "cpu_fallback", False):
+            self.notes.add(f"torchcodec decoded on the CPU and copied to {self._device}: {decoder.cpu_fallback}")
+
+    def _open(self, reel: Reel) -> VideoDecoder:
+        import torch
+        from torchcodec.decoders import VideoDecoder, set_cuda_backend
+
+        threads = self._request.options["num_ffmpeg_threads"]
+        # TorchCodec's other way to NVDEC keeps decoders for later videos that need another one, and shows wrong frames;
+        # on a CPU it takes neither name
+        with set_cuda_backend("ffmpeg") if self._device != "cpu" else nullcontext():
+            return VideoDecoder(
+                torch.frombuffer(reel.data, dtype=torch.uint8),
+                dimension_order="NHWC",
+                num_ffmpeg_threads=(
+                    min(_MAX_THREADS, self._request.cores or usable_cores()) if threads is None else threads
+                ),
+                device=self._device,
+                custom_frame_mappings=_map(reel),
+            )
 
 
 def _map(reel: Reel) -> str:
-    """What a scan would find, in the words of ffprobe."""
-    frames = [{"pts": at * STEP, "duration": STEP, "key_frame": int(key)} for at, key in reel.present().items()]
+    """What a scan would find, in the words of ffprobe; but of the key frames, only those where it must restart.
+
+    At each key frame between two wanted frames TorchCodec would seek, though all that is in a reel has to be decoded.
+    That empties the decoder's threads.
+    """
+    first, *others = reel.present()
+    starts = {first, *(reel.position[int(run.packets[0])] for run in reel.runs[1:] if run.restart)}
+    frames = [{"pts": at * STEP, "duration": STEP, "key_frame": int(at in starts)} for at in (first, *others)]
     return json.dumps({"frames": frames})
 
 

@@ -75,6 +75,8 @@ class PictureFormat(NamedTuple):
     """FFmpeg's AVCOL_RANGE: 0 unspecified, 1 limited, 2 full."""
     color_primaries: int
     color_trc: int
+    monochrome: bool = False
+    """Whether there is no chroma in the stream, where FFmpeg's decoder makes up neutral one."""
 
 
 class Scanner(Protocol):

@@ -335,7 +335,9 @@ def _picture_format(
         name = "gbrp"
     else:
         name = f"yuv{'j' if color_range == 2 and depth == 8 else ''}{layout}p"
-    return PictureFormat(name + (f"{depth}le" if depth > 8 else ""), depth, matrix, color_range, primaries, transfer)
+    if depth > 8:
+        name += f"{depth}le"
+    return PictureFormat(name, depth, matrix, color_range, primaries, transfer, monochrome=chroma == 0)
 
 
 def _skip_scaling_list(bits: BitReader, size: int) -> None:
