@@ -271,6 +271,19 @@ def test_vp9_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
         assert fact.independent == (key[0] or frames[0].get("error_resilient_mode", 0) == 1)
 
 
+@pytest.mark.parametrize("name", "plain altref layers".split())
+def test_vp8_headers_are_read_as_ffmpeg_decodes_them(name: str) -> None:
+    """A hidden frame is one of which no picture comes."""
+    clip = CLIPS[f"vp8_{name}.webm"]
+    with av.open(str(clip.path())) as file:
+        stream = file.streams.video[0]
+        stream.codec_context.thread_count = 1
+        shown = [len(packet.decode()) == 1 for packet in file.demux(stream) if packet.size]
+    facts = facts_of(clip)
+    assert [fact.shown for fact in facts] == shown == [fact.plain for fact in facts]
+    assert all(shown) == (name != "altref")
+
+
 @pytest.mark.parametrize("name", ["mpeg2_open_gop.ts", "mpeg2_closed_gop.ts", "mpeg2.mp4"])
 def test_mpeg2_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
     """Picture types and closed groups."""

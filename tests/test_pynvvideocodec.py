@@ -83,7 +83,7 @@ def test_contract_on_the_gpu(start: Callable[..., FakePyNvVideoCodec], gpu: Doub
 
 
 PIXELS = [
-    "h264_pyramid.mp4", "hevc_main10.mp4", "hevc_444.mp4", "rotated90.mp4", "colour_bt709_pc.mp4", "vp8_altref.webm",
+    "h264_pyramid.mp4", "hevc_main10.mp4", "hevc_444.mp4", "rotated90.mp4", "colour_bt709_pc.mp4", "vp8_layers.webm",
     "vp8_plain.webm", "h264_10bit.mp4",
 ]  # fmt: skip
 
@@ -190,9 +190,11 @@ def test_interlaced_video_is_refused(start: Callable[..., FakePyNvVideoCodec], n
     assert not library.made
 
 
-@pytest.mark.parametrize("name", ["vp9_10bit.webm", "vp9_altref.webm", "av1_aom.mp4", "av1_svt.webm"])
+@pytest.mark.parametrize(
+    "name", ["vp8_altref.webm", "vp9_10bit.webm", "vp9_altref.webm", "av1_aom.mp4", "av1_svt.webm"]
+)
 def test_hidden_frames_are_refused(start: Callable[..., FakePyNvVideoCodec], name: str) -> None:
-    """The library gives frames the times of others there. VP8 has them too, but in packets of their own."""
+    """The library gives frames the times of others there."""
     start()
     with pytest.raises(telecine.BackendUnavailable, match="hidden frames"):
         load(CLIPS[name].path())

@@ -36,8 +36,8 @@ __all__ = ["PyNvVideoCodecBackend"]
 _INSTALL = "pip install 'telecine[pynvvideocodec]'"
 _CODECS = {"h264": "H264", "hevc": "HEVC", "vp8": "VP8", "vp9": "VP9", "av1": "AV1", "vc1": "VC1"}
 """The library's names of codecs by FFmpeg's."""
-_SHUFFLED = frozenset({"vp9", "av1"})
-"""Codecs of which it gives a frame the time of another one, where packets hold hidden frames."""
+_SHUFFLED = frozenset({"vp8", "vp9", "av1"})
+"""Codecs of which it gives a frame the time of another one, where there are hidden frames."""
 _ON_NVDEC = frozenset({"h264", "hevc", "vp8", "vp9"})
 """Codecs that the nvdec backend has as well."""
 _BATCH = 32

@@ -60,7 +60,7 @@ class Facts(NamedTuple):
     """Whether the packet holds two pictures, one of which a later packet stands for, so that its times belong to
     another picture (MPEG-4 part 2)."""
     plain: bool = True
-    """Whether the packet holds one frame, which is shown (VP9, AV1); others hold hidden frames, or show such a one."""
+    """Whether the packet holds one frame, which is shown (VP8, VP9, AV1); others hold hidden frames, or show one."""
 
 
 class PictureFormat(NamedTuple):

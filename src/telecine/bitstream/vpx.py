@@ -21,10 +21,11 @@ class Vp8Scanner:
     def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
         if len(packet) < 3:
-            return Facts(shown=False)
+            return Facts(shown=False, plain=False)
         # frame tag, RFC 6386, 9.1: bit 0 is the inverse key frame flag, bit 4 show_frame
         key, shown = not packet[0] & 1, bool(packet[0] & 0x10)
-        return Facts(shown=shown, access=Access.CLOSED if key and shown else Access.NONE, leading=Leading.NO)
+        access = Access.CLOSED if key and shown else Access.NONE
+        return Facts(shown=shown, access=access, leading=Leading.NO, plain=shown)
 
 
 class _Vp9Frame(NamedTuple):
