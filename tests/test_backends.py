@@ -29,6 +29,7 @@ BY_NAME = {case.name: case for case in CASES}
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TOLERANCE = 2
+TOLERANCE_ON_GPU = 3
 SOUND = [clip for clip in CLIPS.values() if clip.num_frames and not (clip.tags & {"part", "damaged"} or clip.lost)]
 # what a library's own conversion makes of more than 8 bits, and of a size that changes
 CONVERTED = {
@@ -63,20 +64,34 @@ def test_contract(name: str, case: Case) -> None:
 def test_every_clip(name: str, clip: Clip) -> None:
     """All frames, and a few asked for alone: never a wrong one, whatever the file is like."""
     usable(name)
-    known = clip.reference().frames
+    check_clip(name, clip, "cpu", clip.reference().frames, TOLERANCE)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("clip", SOUND, ids=str)
+@pytest.mark.parametrize("name", ["torchcodec", "pynvvideocodec", "deepstream"])
+def test_every_clip_on_a_gpu(name: str, clip: Clip) -> None:
+    """The same of frames that stay there: as near to those of the CPU as the contract asks."""
+    usable(name)
+    check_clip(name, clip, "cuda", telecine.load(clip.path(), backend="pyav").data, TOLERANCE_ON_GPU)
+
+
+def check_clip(name: str, clip: Clip, device: str, known: np.ndarray[Any, Any], tolerance: int) -> None:
+    """Compare what a backend makes of a clip; that it says that it cannot is no wrong frame."""
     every = list(range(clip.num_frames))
     for wanted in (every, every[:: max(1, len(every) // 5)], every[-1:]):
         try:
-            frames = telecine.load(clip.path(), backend=name, indices=wanted)
+            frames = telecine.load(clip.path(), backend=name, indices=wanted, device=device)
         except telecine.BackendUnavailable:
-            return  # it says that it cannot, which is no wrong frame
+            return
+        pixels = frames.numpy()
         assert set(frames.indices.tolist()) | set(frames.report.lost) == set(wanted)
         if clip.name not in FEWER.get(name, ()):
             assert frames.report.lost == ()
         if clip.numbers:
-            assert [read_number(image) for image in frames.data] == [clip.numbers[i] for i in frames.indices]
-        allowed = CONVERTED.get(name, {}).get(clip.name, TOLERANCE)
-        assert np.abs(frames.data.astype(np.int16) - known[frames.indices]).max() <= allowed
+            assert [read_number(image) for image in pixels] == [clip.numbers[i] for i in frames.indices]
+        allowed = CONVERTED.get(name, {}).get(clip.name, tolerance)
+        assert np.abs(pixels.astype(np.int16) - known[frames.indices]).max() <= allowed
 
 
 # names that nobody has usable may not be promised in vain

@@ -67,7 +67,7 @@ class TorchCodecBackend:
     def decode(self, request: DecodeRequest) -> Decoded:
         """See :class:`telecine.backends.Backend`."""
         decoding = _Decoding(request)
-        decoding.decode(request.plan.runs)
+        decoding.decode()
         return decoding.rows.decoded(tuple(sorted(decoding.notes)))
 
 
@@ -104,7 +104,14 @@ class _Decoding:
             self._device = "cpu"
             self.notes.add(f"torchcodec decoded on the CPU and copied to {self._request.device}: {reason}")
 
-    def decode(self, runs: tuple[Run, ...], again: bool = False) -> None:
+    def decode(self) -> None:
+        """Fill the rows."""
+        self._decode(self._request.plan.runs)
+        if self._device != "cpu" and not self.rows.kept.any():
+            self._decode_on_cpu("the GPU gave no frame of it; it may not know this codec or this size")
+            self._decode(self._request.plan.runs)
+
+    def _decode(self, runs: tuple[Run, ...], again: bool = False) -> None:
         """Decode runs, all with one decoder; a second time in parts where that fails."""
         reel = make_reel(self._request.demuxer, self._index, runs, self._request.deadline)
         seen: set[int] = set()
@@ -112,14 +119,10 @@ class _Decoding:
             for position, picture in self._pictures(reel):
                 _put(self.rows, reel.targets[position], picture)
                 seen.add(position)
-        except RuntimeError as error:
+        except RuntimeError:
             # one packet that the decoder refuses ends a call, and so does a picture of another size; what was right so
             # far stays, and the rest is tried in the smallest parts that can be decoded by themselves
-            if not seen and self._device != "cpu":
-                # or the GPU does not know this codec or this size
-                self._decode_on_cpu(str(error).splitlines()[0])
-                self.decode(runs, again)
-                return
+            pass
         missing = {ordinal for run in runs for ordinal in run.targets if reel.position[ordinal] not in seen}
         if missing and not again:
             self._retry(runs, missing)
@@ -129,7 +132,7 @@ class _Decoding:
 
     def _retry(self, runs: tuple[Run, ...], missing: set[int]) -> None:
         def whole(run: Run) -> bool:
-            self.decode((run,), again=True)
+            self._decode((run,), again=True)
             return all(self.rows.kept[where[0]] for where in run.targets.values())
 
         for run in runs:
