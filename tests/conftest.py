@@ -12,8 +12,8 @@ import pytest
 
 from clips import CLIPS, Clip
 
-# settings of the test run itself; everything else that begins with TELECINE_ is a setting of the library
-_OF_THE_TESTS = {"TELECINE_REQUIRE_BACKENDS", "TELECINE_REQUIRE_GPU", "TELECINE_TEST_CACHE", "TELECINE_VENV"}
+# read during a test; everything else that begins with TELECINE_ is the library's, or was read before
+_OF_THE_TESTS = {"TELECINE_TEST_CACHE"}
 
 
 @pytest.fixture
