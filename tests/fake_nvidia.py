@@ -12,7 +12,7 @@ import io
 import threading
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any
 
@@ -33,14 +33,38 @@ def install(monkeypatch: pytest.MonkeyPatch, **modules: Any) -> None:
         monkeypatch.setitem(__import__("sys").modules, name.replace("__", "."), module)
 
 
+class _Stream(threading.local):
+    """The copies that a thread has not waited for."""
+
+    def __init__(self) -> None:
+        self.unfinished: list[Callable[[], None]] = []
+
+    def synchronize(self) -> None:
+        while self.unfinished:
+            self.unfinished.pop()()
+
+
+_STREAM = _Stream()
+
+
 class Tensor:
-    """As much of a torch tensor as is used of one."""
+    """As much of a torch tensor as is used of one. A copy need not be complete before somebody waits for it."""
 
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self.array = array
+    def __init__(self, array: np.ndarray[Any, Any], pinned: bool = False) -> None:
+        self.array, self.pinned = array, pinned
 
-    def cpu(self) -> Tensor:
-        return self
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    def copy_(self, other: Tensor, non_blocking: bool = False) -> None:
+        def copy() -> None:
+            self.array[...] = other.array
+
+        if non_blocking and self.pinned:
+            _STREAM.unfinished.append(copy)
+        else:
+            copy()
 
     def numpy(self) -> np.ndarray[Any, Any]:
         return self.array
@@ -49,16 +73,23 @@ class Tensor:
         return len(self.array)
 
     def __getitem__(self, key: Any) -> Tensor:
-        return Tensor(self.array[key])
+        return Tensor(self.array[key], self.pinned)
 
     def __iter__(self) -> Iterator[Tensor]:
         return (Tensor(one) for one in self.array)
 
 
 def fake_torch(gpus: int = 1) -> Any:
-    """torch, as far as it says whether there is a GPU."""
+    """torch, as far as it says whether there is a GPU, pins memory, and waits for copies."""
+
+    def empty(shape: tuple[int, ...], dtype: Any, pin_memory: bool = False) -> Tensor:
+        return Tensor(np.empty(shape, dtype), pin_memory)
+
     module: Any = types.ModuleType("torch")
-    module.cuda = types.SimpleNamespace(is_available=lambda: gpus > 0, device_count=lambda: gpus)
+    module.uint8, module.empty, module.device = np.uint8, empty, lambda *name: name
+    module.cuda = types.SimpleNamespace(
+        is_available=lambda: gpus > 0, device_count=lambda: gpus, current_stream=lambda device: _STREAM
+    )
     return module
 
 

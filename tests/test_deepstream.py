@@ -16,7 +16,7 @@ import pytest
 import telecine
 from clips import CLIPS, read_number
 from fake_nvidia import FakeDeepStream, fake_torch, install
-from telecine.backends import deepstream
+from telecine.backends import deepstream, placing
 from telecine.backends.deepstream import DeepStreamBackend
 from telecine.contract import CASES, Case, run
 from telecine.contract.clips import clip as contract_clip
@@ -50,6 +50,45 @@ def numbers(frames: telecine.Frames) -> list[int]:
 
 def load(name: str, **arguments: Any) -> telecine.Frames:
     return telecine.load(CLIPS[name].path(), backend="deepstream", **arguments)
+
+
+@pytest.mark.parametrize(("bound", "pinned"), [(1 << 30, [True]), (1000, [False])])
+def test_frames_are_copied_once_into_pinned_memory_up_to_a_bound(
+    start: Callable[..., FakeDeepStream], monkeypatch: pytest.MonkeyPatch, bound: int, pinned: list[bool]
+) -> None:
+    """What torch has pinned it never gives back to the system."""
+    start()
+    made: list[bool] = []
+    empty = sys.modules["torch"].empty
+
+    def watched(*args: Any, pin_memory: bool = False, **more: Any) -> Any:
+        made.append(pin_memory)
+        return empty(*args, pin_memory=pin_memory, **more)
+
+    monkeypatch.setattr(sys.modules["torch"], "empty", watched)
+    monkeypatch.setattr(placing, "_MOST_PINNED", bound)
+    frames = load("h264_pyramid.mp4", indices=[3, 40, 3])
+    assert numbers(frames) == [3, 40, 3]
+    assert made == pinned
+    made.clear()
+    # what must be turned or resized comes to memory of its own first
+    assert numbers(load("h264_pyramid.mp4", indices=[7], size=96)) == [7]
+    assert made == 2 * pinned
+
+
+def test_where_the_system_pins_no_more_other_memory_does(
+    start: Callable[..., FakeDeepStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start()
+    empty = sys.modules["torch"].empty
+
+    def poor(*args: Any, pin_memory: bool = False, **more: Any) -> Any:
+        if pin_memory:
+            raise RuntimeError("CUDA error: out of memory")
+        return empty(*args, **more)
+
+    monkeypatch.setattr(sys.modules["torch"], "empty", poor)
+    assert numbers(load("h264_pyramid.mp4", indices=[3, 40])) == [3, 40]
 
 
 def closes(pool: Any) -> bool:

@@ -148,9 +148,10 @@ def test_a_gpu_that_is_not_there_is_said_before_decoding(torch: Any) -> None:
         telecine.load(CLIPS["base.mp4"].path(), backend="torchcodec", device="cuda")
 
 
+@pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("name", ["rotated90.mp4", "rotated270.mp4", "mirrored.mp4", "base.mp4"])
-def test_rows_of_a_tensor_are_turned_by_the_rule(torch: Any, name: str) -> None:
-    """As they are on a GPU, where nothing but the device differs."""
+def test_rows_of_a_tensor_are_turned_by_the_rule(torch: Any, name: str, pinned: bool) -> None:
+    """As they are on a GPU, where nothing but the device differs: into its memory, or into the host's."""
     from telecine.backends import placing
     from telecine.load import _geometry
 
@@ -162,8 +163,8 @@ def test_rows_of_a_tensor_are_turned_by_the_rule(torch: Any, name: str) -> None:
     request: Any = type(
         "Request", (), {"geometry": geometry, "info": info, "plan": type("Plan", (), {"frames": [0, 5]})}
     )
-    rows = placing.TorchRows(request, torch.device("cpu"))
+    rows = placing.PinnedRows(request) if pinned else placing.TorchRows(request, torch.device("cpu"))
     for row, picture in enumerate(undone):
         rows.put((row,), torch.from_numpy(picture.copy()))
-    assert np.array_equal(rows.data.numpy(), stored)
+    assert np.array_equal(np.asarray(rows.decoded().data), stored)
     assert rows.kept.all()

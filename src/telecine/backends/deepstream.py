@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from telecine.backends import BackendStatus, Decoded, DecodeRequest
-from telecine.backends.placing import HostRows, TorchRows
+from telecine.backends.placing import PinnedRows, TorchRows
 from telecine.backends.splice import Splice, parts_of, splices
 from telecine.errors import BackendUnavailable, DeadlineError
 from telecine.limits import Deadline
@@ -90,11 +90,6 @@ class DeepStreamBackend:
         colours = _refuse(request)
         rows = _rows(request)
         _Work(self._ready(request), request, rows, colours).decode()
-        if isinstance(rows, TorchRows):
-            import torch
-
-            # the library's own tensors go back to torch now, and another stream may get their memory
-            torch.cuda.current_stream(rows.data.device).synchronize()
         return rows.decoded()
 
     def _ready(self, request: DecodeRequest) -> _Workers:
@@ -114,7 +109,7 @@ class DeepStreamBackend:
 class _Work:
     """Executes the plan of one request. Not thread-safe."""
 
-    def __init__(self, workers: _Workers, request: DecodeRequest, rows: HostRows | TorchRows, colours: str) -> None:
+    def __init__(self, workers: _Workers, request: DecodeRequest, rows: PinnedRows | TorchRows, colours: str) -> None:
         self._workers, self._request, self._rows, self._colours = workers, request, rows, colours
         self._refusals = 0
 
@@ -139,6 +134,8 @@ class _Work:
 
     def _fill(self, splice: Splice) -> bool:
         """Ask for all targets of a splice at once, and put them in place if what came can be believed."""
+        import torch
+
         wanted = {number - shift for number in splice.targets for shift in {0, splice.optional} if number >= shift}
         asked = sorted(wanted)
         # with room for one more it does not stop at the last one, and counts what it decodes to the end
@@ -151,11 +148,10 @@ class _Work:
             return False
         at = {number: place for place, number in enumerate(came)}
         for number, where in splice.targets.items():
-            picture = result.frames[at[number - missing]]
-            if isinstance(self._rows, TorchRows):
-                self._rows.put(where, picture)
-            else:
-                self._rows.put(where, picture.cpu().numpy())
+            self._rows.put(where, result.frames[at[number - missing]])
+        # another worker may get the memory of these frames as soon as they are let go of, and writes to it in a stream
+        # of its own that waits for nobody
+        torch.cuda.current_stream(torch.device("cuda", 0)).synchronize()
         return True
 
     def _give_up(self, result: Any) -> None:
@@ -317,9 +313,9 @@ def _refuse(request: DecodeRequest) -> str:
     return ":".join([*(f"{name}={point}" for name in names), f"video_full_range_flag={int(full)}"])
 
 
-def _rows(request: DecodeRequest) -> HostRows | TorchRows:
+def _rows(request: DecodeRequest) -> PinnedRows | TorchRows:
     if request.device == "cpu":
-        return HostRows(request)
+        return PinnedRows(request)
     import torch
 
     if torch.device(request.device).index not in (None, 0):

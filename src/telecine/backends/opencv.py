@@ -142,7 +142,7 @@ def _begins_interlaced(request: DecodeRequest, run: Run) -> bool:
 def _put(rows: HostRows, where: tuple[int, ...], picture: npt.NDArray[np.uint8]) -> None:
     import cv2
 
-    if rows.takes(picture):
+    if rows.takes(picture.shape):
         cv2.cvtColor(picture, cv2.COLOR_BGR2RGB, dst=rows.data[where[0]])
         rows.filled(where)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,11 @@ from telecine.pixels import Geometry
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["HostRows", "TorchRows"]
+__all__ = ["HostRows", "PinnedRows", "TorchRows"]
+
+
+_MOST_PINNED = 1 << 30
+"""Bytes that are pinned for one request: torch never gives such memory back to the system."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +54,13 @@ class HostRows:
 
     Args:
         request: says how many rows, and how pictures become frames.
+        memory: ``uint8 [N, H, W, 3]`` to be filled; memory of its own without it.
     """
 
-    def __init__(self, request: DecodeRequest) -> None:
+    def __init__(self, request: DecodeRequest, memory: npt.NDArray[np.uint8] | None = None) -> None:
         geometry = request.geometry
-        count = len(request.plan.frames)
-        self.data = np.empty((count, geometry.height, geometry.width, 3), np.uint8)
-        self.kept = np.zeros(count, np.bool_)
+        self.data = np.empty(_shape(request), np.uint8) if memory is None else memory
+        self.kept = np.zeros(len(self.data), np.bool_)
         self._stored = geometry.stored_height, geometry.stored_width, 3
         self._resizes = geometry.resizes
         self._plain = not (geometry.resizes or geometry.quarter_turns or geometry.mirrored)
@@ -63,10 +68,10 @@ class HostRows:
         self._convert = Converter(geometry)
         self._sizes: set[tuple[int, int]] = set()
 
-    def takes(self, picture: npt.NDArray[np.uint8]) -> bool:
-        """Whether a picture is a frame as it is, neither to be turned nor to be resized. Its size is noted."""
-        self._sizes.add((picture.shape[0], picture.shape[1]))
-        return self._plain and picture.shape == self._stored
+    def takes(self, shape: tuple[int, ...]) -> bool:
+        """Whether a picture ``[h, w, 3]`` is a frame as it is, not to be turned or resized. Its size is noted."""
+        self._sizes.add((shape[0], shape[1]))
+        return self._plain and shape == self._stored
 
     def put(self, rows: tuple[int, ...], picture: npt.NDArray[np.uint8], layout: str = "rgb24") -> None:
         """Fill rows from a picture as stored, but already in RGB.
@@ -76,7 +81,7 @@ class HostRows:
             picture: ``uint8 [h, w, 3]``.
             layout: the order of its channels: "rgb24" or "bgr24".
         """
-        if self.takes(picture) and layout == "rgb24":
+        if self.takes(picture.shape) and layout == "rgb24":
             self.data[rows[0]] = picture
         else:
             from av import VideoFrame
@@ -105,6 +110,53 @@ class HostRows:
         return Decoded(self.data, self.kept, "cpu", notes)
 
 
+class PinnedRows:
+    """Rows in host memory that a GPU writes to, from pictures there that are torch tensors.
+
+    It is pinned: into other memory the driver copies piece by piece, through a buffer of its own. Not thread-safe: one
+    per decode.
+
+    Args:
+        request: as of :class:`HostRows`.
+    """
+
+    def __init__(self, request: DecodeRequest) -> None:
+        self._tensor = _pinned(_shape(request))
+        self._rows = HostRows(request, self._tensor.numpy())
+        self.kept = self._rows.kept
+
+    def put(self, rows: tuple[int, ...], picture: torch.Tensor) -> None:
+        """Fill rows from a picture as stored, ``uint8 [h, w, 3]`` RGB on a device; complete once its stream is."""
+        shape = tuple(picture.shape)
+        if self._rows.takes(shape):
+            for row in rows:
+                self._tensor[row].copy_(picture, non_blocking=True)
+            self.kept[list(rows)] = True
+        else:
+            host = _pinned(shape)
+            host.copy_(picture)
+            self._rows.put(rows, host.numpy())
+
+    def decoded(self, notes: tuple[str, ...] = ()) -> Decoded:
+        """The result."""
+        return self._rows.decoded(notes)
+
+
+def _shape(request: DecodeRequest) -> tuple[int, int, int, int]:
+    return len(request.plan.frames), request.geometry.height, request.geometry.width, 3
+
+
+def _pinned(shape: tuple[int, ...]) -> torch.Tensor:
+    import torch
+
+    if math.prod(shape) <= _MOST_PINNED:
+        try:
+            return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+        except RuntimeError:  # the system pins no more
+            pass
+    return torch.empty(shape, dtype=torch.uint8)
+
+
 class TorchRows:
     """Rows of a torch tensor on a GPU. Not thread-safe: one per decode.
 
@@ -119,10 +171,9 @@ class TorchRows:
     def __init__(self, request: DecodeRequest, device: torch.device) -> None:
         import torch
 
-        self._geometry = geometry = request.geometry
-        count = len(request.plan.frames)
-        self.data = torch.empty((count, geometry.height, geometry.width, 3), dtype=torch.uint8, device=device)
-        self.kept = np.zeros(count, np.bool_)
+        self._geometry = request.geometry
+        self.data = torch.empty(_shape(request), dtype=torch.uint8, device=device)
+        self.kept = np.zeros(len(self.data), np.bool_)
         self._convert = _from_rgb(request)
 
     def put(self, rows: tuple[int, ...], picture: torch.Tensor) -> None:
