@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import resource
 import statistics
@@ -43,13 +44,14 @@ WANTED = 8
 WITHIN = 3
 """Per channel, against the CPU backend: the contract's rule for a GPU."""
 
-HOW: dict[str, list[dict[str, Any] | None]] = {
-    "pynvvideocodec": [None, {}, {"hw_decoders": 16}],
-    "deepstream": [None, {}, {"pool_size": 16}],
-    "torchcodec": [None, {}],
+HOW: dict[str, list[dict[str, dict[str, Any]]]] = {
+    "pynvvideocodec": [{"alone": {}}, {"adapter": {}}, {"adapter": {"hw_decoders": 16}}],
+    # without that variable, which the adapter sets, it copies surfaces that may not be ready
+    "deepstream": [{"alone": {}}, {"alone": {"DS_SYNC_COPY": "1"}}, {"adapter": {}}, {"adapter": {"pool_size": 16}}],
+    "torchcodec": [{"alone": {}}, {"adapter": {}}],
 }
-"""How each peer is used: alone (None), and through its adapter with these options. Alone, as many decoders are made as
-there are threads, 16 at most."""
+"""How each peer is used: alone, in an environment with these variables, and through its adapter with these options.
+Alone, as many decoders are made as there are threads, 16 at most."""
 
 Work = Callable[[], Any]
 
@@ -273,19 +275,20 @@ def cold_start(clip: Path) -> float:
     )
 
 
-def peer(clip: Path, name: str, how: dict[str, Any] | None, options: argparse.Namespace) -> dict[str, Any]:
+def peer(clip: Path, name: str, how: dict[str, dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
     """A peer in a new process: its frames against the CPU's, then its times.
 
     Args:
         clip: a video.
         name: of the peer.
-        how: None is the library alone; options of the adapter otherwise.
+        how: one of its :data:`HOW`.
         options: of the command line.
     """
     command = [sys.executable, __file__, str(clip), "--worker", json.dumps({"name": name, "how": how})]
     command += ["--threads", str(options.threads), "--seconds", str(options.seconds)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    row = {"version": version_of(name), "how": "alone" if how is None else {"adapter": how}}
+    environment = {**os.environ, **how.get("alone", {})}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    row = {"version": version_of(name), "how": how}
     found = [line for line in done.stdout.splitlines() if line.startswith('{"')]
     if not found:
         return row | {"failed": done.stderr.strip().splitlines()[-1:]}
@@ -314,7 +317,7 @@ def work_of_peer(clip: Path, wanted: dict[str, Any], options: argparse.Namespace
 def plain_or_adapter(wanted: dict[str, Any], data: bytes, indices: list[int], threads: int) -> Iterator[Work]:
     """What decodes the clip once, with one library, used as its documentation shows or through telecine."""
     name, how = wanted["name"], wanted["how"]
-    if how is None:
+    if "alone" in how:
         with PEERS[name](data, indices, threads) as work:
             yield work
         return
@@ -323,7 +326,9 @@ def plain_or_adapter(wanted: dict[str, Any], data: bytes, indices: list[int], th
         raise NotInstalled(str(status.reason))
 
     def adapter() -> Stack:
-        return Stack(telecine.load(data, indices=indices, backend=name, device="cuda", errors="strict", **how).data)
+        return Stack(
+            telecine.load(data, indices=indices, backend=name, device="cuda", errors="strict", **how["adapter"]).data
+        )
 
     yield adapter
 
