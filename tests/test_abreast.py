@@ -225,3 +225,19 @@ def test_whoever_watches_the_deadline_is_called_by_one_thread_at_a_time() -> Non
 
     assert all(two_at_a_time(runs(20), (decode, decode), progress))
     assert counted == list(range(2000))
+
+
+def test_where_no_thread_can_be_started_one_decoder_does_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    runs: Any = [SimpleNamespace(packets=range(count)) for count in (3, 9, 5)]
+    done: list[int] = []
+
+    def decode(run: Any) -> bool:
+        done.append(len(run.packets))
+        return True
+
+    assert two_at_a_time(runs, (decode, decode), Progress(Deadline(), 17)) == [True] * 3
+    assert done == [9, 5, 3]

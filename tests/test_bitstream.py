@@ -460,7 +460,8 @@ def test_h264_recovery_point_is_a_point_of_access_only_if_it_is_exact_at_once(
     stream = H264Stream(interlaced=False)
     first = stream.parameter_sets() + stream.picture(0, frame_num=0, idr=True)
     later = sei + stream.picture(0, frame_num=1, poc=2, kind=kind)
-    assert [fact.access for fact in scan_all("h264", [first, later], keys=(0, 1))] == [Access.CLOSED, access]
+    facts = scan_all("h264", [first, later], stream.parameter_sets(), keys=(0, 1))
+    assert [fact.access for fact in facts] == [Access.CLOSED, access]
 
 
 def test_h264_is_never_skipped_before_its_parameter_sets_are_known() -> None:

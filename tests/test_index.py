@@ -203,7 +203,7 @@ class LongVideo:
         for at in range(self.count):
             yield SimpleNamespace(
                 pts=40 * at, dts=40 * at, duration=40, size=5000, is_keyframe=at % 250 == 0, is_discard=False,
-                is_disposable=False, is_corrupt=False,
+                is_disposable=False, is_corrupt=False, has_sidedata=lambda kind: False,
             )  # fmt: skip
 
 
@@ -235,4 +235,18 @@ def test_reading_an_index_is_stopped_by_the_deadline() -> None:
 def test_importing_the_index_brings_in_no_decoder_library() -> None:
     """Nothing happens at import."""
     code = "import sys, telecine.index; assert not {'av', 'torch', 'cv2'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
+
+def test_a_fork_while_another_thread_reads_leaves_the_turn_free() -> None:
+    """That thread is not there in the child, to give it back."""
+    code = """
+        import os, sys, threading
+        from telecine import index
+        index._turn.acquire()
+        child = os.fork()
+        if child == 0:
+            os._exit(not index._turn.acquire(blocking=False))
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)

@@ -77,9 +77,12 @@ _READ_ON = 256
 """Packets that are read over rather than sought over."""
 
 
+_MOST_OF_FFMPEG = 2**31 - 1
+
+
 def largest_coded(max_pixels: int) -> str:
     """FFmpeg's ``max_pixels`` for ours: it counts whole blocks, and in MPEG-4 a wide margin too, not what is shown."""
-    return str(2 * max_pixels + 512 * 512)
+    return str(min(2 * max_pixels + 512 * 512, _MOST_OF_FFMPEG))
 
 
 class _Reader:
@@ -249,6 +252,8 @@ class Demuxer:
                 continue
             if not _same(index, at, packet):
                 raise SourceError(f"{self.name}: reading it again gave other packets; was the file changed meanwhile?")
+            if at in index.renewals and not packet.has_sidedata("new_extradata"):
+                packet.set_sidedata(index.renewals[at])  # some demuxers leave it out behind a seek
             yield at, packet
             target = next(wanted, None)
             if target is None:

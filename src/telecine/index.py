@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from operator import attrgetter
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from telecine.bitstream import Access, Facts, Leading, PictureFormat, scanner_for
+from telecine.bitstream import Access, Facts, Leading, PictureFormat, Renewable, scanner_for
 from telecine.demux import Demuxer
 from telecine.errors import LimitError, NoVideoError
 from telecine.limits import Deadline, Limits
@@ -34,6 +35,16 @@ _PACKET_BYTES = 1024
 _turn = threading.Lock()
 _PATIENCE = 0.05
 """Seconds to wait for another thread's index: most take a tenth of it, and behind a long one nobody should stand."""
+
+
+def _take_turns_anew() -> None:
+    """In the child of a fork: the thread that has the turn is not there."""
+    global _turn
+    _turn = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_take_turns_anew)
 
 _UNTOLD = frozenset({"vp8"})
 """Codecs whose scanner does not see references: for these the container's own disposable flag counts."""
@@ -91,6 +102,13 @@ class PacketIndex:
     """The packets themselves where they are few enough to be kept, for one decode; else None."""
     picture: PictureFormat | None = None
     """How pictures are stored, where the scanner reads that."""
+    renewals: Mapping[int, Any] = field(default_factory=dict, repr=False)
+    """By ordinal, PyAV's side data "new_extradata" of packets with which the container brings other headers."""
+
+    def headers(self, ordinal: int, of_file: bytes) -> bytes:
+        """The codec private data that holds for a packet: of the file's header, or what came with a packet since."""
+        latest = max((at for at in self.renewals if at <= ordinal), default=None)
+        return of_file if latest is None else bytes(self.renewals[latest])
 
     @property
     def num_packets(self) -> int:
@@ -111,7 +129,7 @@ _FOLLOWS = Facts(access=Access.NONE, leading=Leading.NO)
 class _Rows:
     """The columns of the index while they grow, one row a packet: two hours of video are 200 000 rows."""
 
-    def __init__(self, keep: bool) -> None:
+    def __init__(self, headers: bytes, keep: bool) -> None:
         self.pts, self.dts, self.duration, self.size = array("q"), array("q"), array("q"), array("q")
         self.key, self.discard, self.disposable = bytearray(), bytearray(), bytearray()
         # scanners hand out the same few objects again and again, so this holds little more than references
@@ -119,6 +137,8 @@ class _Rows:
         self.scanned = True
         self.picture: PictureFormat | None = None
         self.packets: list[Any] | None = [] if keep else None
+        self.headers = headers
+        self.renewals: dict[int, Any] = {}
         self.bytes = 0
         self.damage: str | None = None
 
@@ -138,6 +158,15 @@ class _Rows:
                 self.packets = None
             else:
                 self.packets.append(packet)
+
+    def renew(self, packet: Packet[Any]) -> bool:
+        """Note the headers that come with the packet that is next; say whether they are others than before."""
+        found = packet.get_sidedata("new_extradata")
+        if bytes(found) == self.headers:
+            return False
+        self.headers = bytes(found)
+        self.renewals[len(self.pts)] = found
+        return True
 
     def flags(self, name: str) -> npt.NDArray[np.bool_]:
         """A column of facts that are yes or no."""
@@ -195,19 +224,25 @@ def _scan(demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: De
     scanner = scanner_for(codec, bytes(context.extradata or b""))
     intra_only = scanner is None and bool(context.codec.intra_only)
     # a source that is larger has more than fits, but for its sound: memory that is filled for nothing costs time
-    rows = _Rows(keep=demuxer.size <= _KEEP_BYTES)
+    rows = _Rows(bytes(context.extradata or b""), keep=demuxer.size <= _KEEP_BYTES)
     rows.scanned = scanner is not None and codec not in _UNTOLD
     try:
         for packet in packets:
             if len(rows.pts) >= limits.max_packets:
                 raise LimitError(f"{demuxer.name}: more than {limits.max_packets} packets (limits.max_packets)")
-            if len(rows.pts) % 256 == 0:  # packets that were kept are not read, and reading is what checks otherwise
+            if len(rows.pts) % 16 == 0:  # packets that were kept are not read, and reading is what checks otherwise
                 deadline.check("reading the packets")
+            renewed = packet.has_sidedata("new_extradata") and rows.renew(packet)
+            if renewed and isinstance(scanner, Renewable):
+                scanner.renew(rows.headers)
             if scanner is not None:
                 facts = scanner.scan(memoryview(packet), packet.is_keyframe, want_order)
             else:
                 starts = intra_only or not rows.pts or (packet.is_keyframe and codec in _KEY_RESETS)
                 facts = _STARTS if starts else _FOLLOWS
+            if rows.renewals and not renewed and not isinstance(scanner, Renewable):
+                # its headers came with a packet before, and are not those that a decoder knows which begins here
+                facts = facts._replace(access=Access.NONE)
             rows.add(packet, facts)
     except av.error.FFmpegError as error:
         rows.damage = f"the file is damaged or cut off ({error.strerror})"
@@ -269,6 +304,7 @@ def _assemble(demuxer: Demuxer, rows: _Rows, limits: Limits) -> PacketIndex:
         exact_start=exact_start,
         damage=rows.damage,
         packets=rows.packets,
+        renewals=rows.renewals,
     )
 
 

@@ -190,6 +190,11 @@ def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[Run, ...], deadl
 
     ordinals = np.concatenate([run.packets for run in runs])
     position = _positions(index, ordinals)
+    if any(ordinal in ordinals for ordinal in index.renewals):
+        raise BackendUnavailable(
+            f"{demuxer.name}: its container brings other headers in mid-stream, which cannot be handed over in a file; "
+            "use backend='pyav'"
+        )
     corrupt: set[int] = set()
     # decoding times are made up: steady, and early enough that none is behind its presentation time
     late = max(0, max(at - position[ordinal] for at, ordinal in enumerate(ordinals.tolist())))

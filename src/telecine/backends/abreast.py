@@ -70,7 +70,7 @@ def _independent(request: DecodeRequest) -> bool:
     must then all be in the header of the container; and there must be no need to read the file in order.
     """
     runs, index = request.plan.runs, request.index
-    if index.packets is None:
+    if index.packets is None or index.renewals:
         return False
     if index.codec in _SELF_CONTAINED:
         return True
@@ -126,9 +126,13 @@ def two_at_a_time(
     first, second = decoders
     # a daemon, as the threads of a pool: the end of the interpreter waits for neither
     other = threading.Thread(target=work, args=(second,), name="telecine-decode", daemon=True)
-    other.start()
-    work(first, longest)
-    other.join()
+    try:
+        other.start()
+    except RuntimeError:  # the system has no thread left
+        work(first, longest)
+    else:
+        work(first, longest)
+        other.join()
     if failures:
         raise failures[0]
     return sound

@@ -261,13 +261,22 @@ class _Workers:
                     self._taken += 1
                     break
                 self._changed.wait(_WAIT)
+        if worker is None:
+            try:
+                worker = _Worker()  # outside of the lock, for it starts CUDA
+            except BaseException:
+                with self._changed:
+                    self._taken -= 1
+                    self._changed.notify()
+                raise
         worker.decoder = decoder
         return worker
 
-    def _choose(self, decoder: str) -> _Worker:
+    def _choose(self, decoder: str) -> _Worker | None:
+        """One of those that are free; None where a new one is to be made."""
         at = next((at for at, worker in enumerate(self._free) if worker.decoder == decoder), None)
         if at is None and self._taken + len(self._free) < self.size:
-            return _Worker()
+            return None
         return self._free.pop(at or 0)
 
     def give_back(self, worker: _Worker, sound: bool) -> None:

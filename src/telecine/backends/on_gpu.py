@@ -5,15 +5,19 @@ from __future__ import annotations
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from telecine.backends import DecodeRequest
 from telecine.errors import BackendUnavailable
 from telecine.frames import VideoInfo
 from telecine.pixels import Geometry
 
+if TYPE_CHECKING:
+    import torch
+
 __all__ = [
-    "PIXEL_FORMATS", "Memory", "device_number", "extension", "form", "inexact", "native_geometry", "unconvertible",
+    "PIXEL_FORMATS", "Memory", "device_number", "extension", "form", "inexact", "native_geometry", "torch_memory",
+    "unconvertible",
 ]  # fmt: skip
 
 _INEXACT = frozenset("mpeg1video mpeg2video mpeg4".split())
@@ -98,6 +102,21 @@ def device_number(device: str) -> int:
     return 0
 
 
+def torch_memory(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """A tensor ``uint8`` to be filled.
+
+    Raises:
+        BackendUnavailable: torch knows no such device, or it has no memory left.
+    """
+    import torch
+
+    try:
+        return torch.empty(shape, dtype=torch.uint8, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise BackendUnavailable(f"no memory for the frames on {device}: {reason}") from error
+
+
 class Memory:
     """The device memory that the frames are written to, and what becomes of it."""
 
@@ -110,7 +129,7 @@ class Memory:
 
             where = torch.device("cuda", device)
             # torch may give memory that was just freed: what writes to it must follow what this stream still does
-            self._frames = torch.empty(shape, dtype=torch.uint8, device=where)
+            self._frames = torch_memory(shape, where)
             self.stream = int(torch.cuda.current_stream(where).cuda_stream)
             self.pointer = int(self._frames.data_ptr())
         else:

@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.backends import BackendStatus, Decoded, DecodeRequest
+from telecine.backends.bytestream import ByteStream
 from telecine.backends.placing import HostRows
+from telecine.bitstream import DESCRIBED, allows_fields
 from telecine.cores import usable_cores
 from telecine.errors import BackendUnavailable, OptionsError
 from telecine.options import Option
@@ -86,7 +88,9 @@ def _recover(request: DecodeRequest, runs: tuple[Run, ...], rows: HostRows) -> N
 
 def _decode(request: DecodeRequest, runs: tuple[Run, ...], rows: HostRows, threads: int) -> None:
     """Decode runs that need no restart in between, and withdraw what damage has touched."""
-    if request.info.interlaced or _begins_interlaced(request, runs[0]):
+    fields = _may_hold_fields(request, runs[0])
+    known = request.info.interlaced or bool(request.index.second_field.any())
+    if known or (fields and _begins_interlaced(request, runs[0])):
         raise BackendUnavailable(
             f"{request.source.name}: its pictures are interlaced, and OpenCV's conversion fails on those without "
             "saying so; use backend='pyav'"
@@ -103,11 +107,14 @@ def _decode(request: DecodeRequest, runs: tuple[Run, ...], rows: HostRows, threa
     capture = _open(reel, threads)
     # to the very end, so that a frame that does not come out is noticed wherever it is
     for position in _grab_all(capture, reel, request):
-        if position in reel.targets:
+        wanted = position in reel.targets
+        # what it cannot convert comes out as the picture that was converted before, so there has to be one
+        if wanted or (fields and last is None):
             done, picture = capture.retrieve()
-            if not done or (last is not None and _left_over(request, reel, position, picture, last)):
+            if wanted and (not done or (last is not None and _left_over(request, reel, position, picture, last))):
                 continue
-            _put(rows, reel.targets[position], picture)
+            if wanted:
+                _put(rows, reel.targets[position], picture)
             last = picture
         seen.add(position)
     if not seen and request.index.codec in _MAYBE_MISSING:
@@ -119,10 +126,21 @@ def _decode(request: DecodeRequest, runs: tuple[Run, ...], rows: HostRows, threa
     rows.kept[[row for run in runs for ordinal in lost for row in run.targets.get(ordinal, ())]] = False
 
 
+def _may_hold_fields(request: DecodeRequest, run: Run) -> bool:
+    """Whether there may be interlaced pictures in a run, as far as its first packet and the headers tell."""
+    codec = request.index.codec
+    if codec != "h264":
+        return codec in _MAYBE_INTERLACED
+    stream = ByteStream(codec, bytes(request.demuxer.stream.codec_context.extradata or b""))
+    for _, packet in request.demuxer.read(request.index, run.packets[:1]):
+        stream(memoryview(packet), True, True)
+    return any(allows_fields(codec, header) for header in stream.sequence)
+
+
 def _begins_interlaced(request: DecodeRequest, run: Run) -> bool:
     """Whether the first picture of a run holds two fields, by its own word: the header speaks of those at the start."""
     at_start = run.packets[0] == np.argmax(request.index.access > 0)
-    if at_start or request.index.codec not in _MAYBE_INTERLACED:
+    if at_start and request.index.codec not in DESCRIBED:  # of those FFmpeg has decoded no picture to tell
         return False
     import av
 

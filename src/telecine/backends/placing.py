@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.backends import Decoded, DecodeRequest
+from telecine.backends.on_gpu import torch_memory
 from telecine.convert import Converter
 from telecine.pixels import Geometry
 
@@ -169,10 +170,8 @@ class TorchRows:
     """
 
     def __init__(self, request: DecodeRequest, device: torch.device) -> None:
-        import torch
-
         self._geometry = request.geometry
-        self.data = torch.empty(_shape(request), dtype=torch.uint8, device=device)
+        self.data = torch_memory(_shape(request), device)
         self.kept = np.zeros(len(self.data), np.bool_)
         self._convert = _from_rgb(request)
 

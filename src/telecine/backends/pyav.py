@@ -184,6 +184,8 @@ class _Feeder:
                 self._progress.step()
                 # the frame carries its packet's pts: with the ordinal in it, the container's times cannot mislead
                 packet.pts = ordinal
+                if numbers is not None and ordinal in self._index.renewals:
+                    numbers.renew(bytes(self._index.renewals[ordinal]))
                 picture = ordinal - int(self._index.second_field[ordinal])
                 if packet.is_corrupt:  # cut off, or a gap in a transport stream
                     damaged.add(picture)

@@ -199,7 +199,7 @@ class _Work:
         self._library, self._decoders = library, decoders
         self._request, self._rows, self._index = request, rows, request.index
         context: Any = request.demuxer.stream.codec_context
-        self._extradata = bytes(context.extradata or b"")
+        self._header = self._extradata = bytes(context.extradata or b"")
         self._stream = ByteStream(self._index.codec, self._extradata)
         self._checked: tuple[bytes, ...] = ()  # sequence headers
         codec = self._index.codec
@@ -272,17 +272,17 @@ class _Work:
         """Make packets ready, and yield those that are whole: up to ``end``, or to one that needs another decoder."""
         request, index = self._request, self._index
         packets: list[_Packet] = []
+        self._renew(index.headers(int(piece.ordinals[start]), self._header))
         watch: Watch | None = None
         sequence: tuple[bytes, ...] = ()
         for at, (ordinal, packet) in enumerate(request.demuxer.read(index, piece.ordinals[start:end]), start):
             request.deadline.check("decoding", self._before + at, request.plan.packets_fed)
-            renewed = packet.has_sidedata("new_extradata")
+            renewed = ordinal in index.renewals
             if watch is not None and packets and (renewed or len(packets) == _BATCH):
                 yield _Batch(packets, at, sequence, watch)
                 packets = []
             if renewed:
-                self._extradata = bytes(packet.get_sidedata("new_extradata"))
-                self._stream.renew(self._extradata)
+                self._renew(bytes(index.renewals[ordinal]))
             data = None
             if not packet.is_corrupt:
                 data = self._stream(memoryview(packet), watch is None, bool(index.access[ordinal]))
@@ -301,6 +301,12 @@ class _Work:
             packets.append(_Packet(at, ordinal, label, data))
         if watch is not None and packets:
             yield _Batch(packets, end, sequence, watch)
+
+    def _renew(self, extradata: bytes) -> None:
+        """Take the headers that the container has brought last; an earlier part may be fed once more."""
+        if extradata != self._extradata:
+            self._extradata = extradata
+            self._stream.renew(extradata)
 
     def _look(self, packet: Any, is_key: bool) -> None:
         """Refuse what comes out wrong, of which the beginning of the video need not have told."""

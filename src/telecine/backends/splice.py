@@ -155,7 +155,7 @@ class _Reader:
     def __init__(self, request: DecodeRequest, colours: str) -> None:
         self._request = request
         self._index = request.index
-        self._extradata = bytes(request.demuxer.stream.codec_context.extradata or b"")
+        self._header = self._extradata = bytes(request.demuxer.stream.codec_context.extradata or b"")
         self._stream = ByteStream(self._index.codec, self._extradata)
         self._stream(b"", True, False)  # its headers, which it would otherwise put in front of what is read first
         self._paint = _Paint(request, colours)
@@ -167,11 +167,8 @@ class _Reader:
         sound = _Sound(index.codec, self._extradata)
         for ordinal, packet in self._request.demuxer.read(index, part.packets):
             self._request.deadline.check("reading the packets")
-            if packet.has_sidedata("new_extradata"):
-                self._extradata = bytes(packet.get_sidedata("new_extradata"))
-                self._stream.renew(self._extradata)
-                self._stream(b"", True, False)
-                sound = _Sound(index.codec, self._extradata)
+            if ordinal in index.renewals or not piece.packets:
+                sound = self._renew(index.headers(ordinal, self._header)) or sound
             raw, access, first = memoryview(packet), bool(index.access[ordinal]), not piece.packets
             data = None if packet.is_corrupt else self._stream(raw, False, access)
             if data is not None and first and not self._paint.headers(data):
@@ -192,6 +189,15 @@ class _Reader:
             piece.packets.append((ordinal, access, self._paint(data) if access else data))
         self._finish(piece)
         return piece
+
+    def _renew(self, extradata: bytes) -> _Sound | None:
+        """Take the headers that the container has brought last, if they are others."""
+        if extradata == self._extradata:
+            return None
+        self._extradata = extradata
+        self._stream.renew(extradata)
+        self._stream(b"", True, False)
+        return _Sound(self._index.codec, extradata)
 
     def _finish(self, piece: _Piece) -> None:
         """Leave the targets that are in it and in place, and say what a decoder may leave out."""

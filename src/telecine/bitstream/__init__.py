@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import IntEnum
 from importlib import import_module
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
-__all__ = ["DESCRIBED", "Access", "Facts", "Leading", "PictureFormat", "Scanner", "allows_fields", "scanner_for"]
+__all__ = [
+    "DESCRIBED", "Access", "Facts", "Leading", "PictureFormat", "Renewable", "Scanner", "allows_fields", "scanner_for",
+]  # fmt: skip
 
 
 class Access(IntEnum):
@@ -93,6 +95,15 @@ class Scanner(Protocol):
             is_key: whether the container flags it as a key frame.
             want_order: whether :attr:`Facts.order` is needed, because the container's times are missing.
         """
+        ...
+
+
+@runtime_checkable
+class Renewable(Protocol):
+    """A scanner of a codec whose headers may change in mid-stream."""
+
+    def renew(self, extradata: bytes) -> None:
+        """Take other codec private data, which the container brings with the next packet."""
         ...
 
 

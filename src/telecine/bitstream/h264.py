@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from telecine.bitstream import Access, Facts, PictureFormat
 from telecine.bitstream.bits import BitReader, Truncated
-from telecine.bitstream.nal import NalUnits, annex_b, unescape
+from telecine.bitstream.nal import NalUnits, SetsInForce, annex_b, unescape
 
 __all__ = ["FrameNumbers", "H264Scanner", "allows_fields"]
 
@@ -72,19 +73,31 @@ class H264Scanner:
         self._open_field: tuple[int, bool] | None = None
         self._sequence = -1
         self._msb = self._lsb = 0
-        for nal in _parameter_sets(extradata) if self._nal_units.length_size else annex_b(extradata):
-            self._remember(nal)
+        self._sets = SetsInForce()
+        self._read(extradata, self._sets.of_header)
 
-    def _remember(self, nal: bytes) -> None:
+    def renew(self, extradata: bytes) -> None:
+        """See :meth:`telecine.bitstream.Scanner.renew`."""
+        self._nal_units = NalUnits(extradata, "h264")
+        self._read(extradata, self._sets.note)
+
+    def _read(self, extradata: bytes, note: Callable[[int, int, bytes], None]) -> None:
+        for nal in _parameter_sets(extradata) if self._nal_units.length_size else annex_b(extradata):
+            self._remember(nal, note)
+
+    def _remember(self, nal: bytes, note: Callable[[int, int, bytes], None]) -> None:
         kind = nal[0] & 31 if nal else 0
         try:
             if kind == _SPS:
                 number, sps = _parse_sps(nal)
                 self._sequences[number] = sps
                 self.picture = sps.picture
+                note(kind, number, nal)
             elif kind == _PPS:
                 bits = BitReader(unescape(nal[:32]), start=8)
-                self._pictures[bits.ue()] = bits.ue()
+                number = bits.ue()
+                self._pictures[number] = bits.ue()
+                note(kind, number, nal)
         except Truncated:
             self._sequences.clear()  # which of them it replaces cannot be told
         # without any, fields cannot be told from frames
@@ -92,11 +105,13 @@ class H264Scanner:
 
     def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
-        if not (is_key or want_order or self._fields_possible) and self._nal_units.length_size == 4 and len(packet) > 4:
+        looks = is_key or want_order or self._fields_possible or self._sets.waiting
+        if not looks and self._nal_units.length_size == 4 and len(packet) > 4:
             # nearly every packet of nearly every file: the first NAL unit is a slice, and it tells all
             head = packet[4]
             if head & 31 == _SLICE:
                 return _REFERENCED if head & 0x60 else _UNREFERENCED
+        note = self._sets.noting(is_key or not self._nal_units.length_size)
         referenced = is_idr = updates = False
         recovery: tuple[int, bool] | None = None
         slices: list[bytes] = []
@@ -113,7 +128,7 @@ class H264Scanner:
                     break
             elif kind in (_SPS, _PPS):
                 updates = True
-                self._remember(nal)
+                self._remember(nal, note)
             elif kind == _SEI and is_key:
                 recovery = recovery or _recovery_point(nal)
         if not slices:
@@ -121,6 +136,8 @@ class H264Scanner:
         known, second_field, order = self._follow(slices, is_idr, referenced, want_order)
         recovers = recovery is not None and self._recovers(*recovery, slices[0])
         access = Access.CLOSED if is_idr else Access.OPEN if recovers else Access.NONE
+        if not self._sets.complete():
+            access = Access.NONE
         return Facts(
             shown=not second_field,
             # parameter sets outlive their picture; fields in packets of their own stand or fall together, and what
@@ -140,7 +157,7 @@ class H264Scanner:
                     return _Slice(nal, self._sequences, self._pictures)
                 except Truncated:
                     return None
-            self._remember(nal)
+            self._remember(nal, self._sets.note)
         return None
 
     def _recovers(self, frame_count: int, exact_match: bool, slice_head: bytes) -> bool:
@@ -208,6 +225,7 @@ class FrameNumbers:
     def __init__(self, extradata: bytes) -> None:
         self._scanner = H264Scanner(extradata)
         self._previous: int | None = None
+        self.renew = self._scanner.renew
 
     def gap_before(self, packet: bytes | memoryview) -> bool:
         """Whether a reference picture is missing between the last packet and this one."""
@@ -273,6 +291,8 @@ def _parse_sps(nal: bytes) -> tuple[int, _Sps]:
     frame_num_bits = bits.ue() + 4
     poc_type = bits.ue()
     poc_lsb_bits = bits.ue() + 4 if poc_type == 0 else 0
+    if max(frame_num_bits, poc_lsb_bits) > 16:  # 7.4.2.1.1
+        raise Truncated("a sequence parameter set with numbers of more bits than there are")
     deltas_coded = False
     unreferenced = bottom = 0
     offsets: tuple[int, ...] = ()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from telecine.bitstream import Access, Facts, Leading
 from telecine.bitstream.bits import BitReader, Truncated
-from telecine.bitstream.nal import NalUnits, annex_b, unescape
+from telecine.bitstream.nal import NalUnits, SetsInForce, annex_b, unescape
 
 __all__ = ["HevcScanner", "allows_fields"]
 
@@ -37,28 +38,44 @@ class HevcScanner:
         self._previous_poc = 0
         self._begins_sequence = True
         self._skips_leading = False
-        for nal in _parameter_sets(extradata) if self._nal_units.length_size else annex_b(extradata):
-            self._remember(nal)
+        self._passed_over = False
+        self._sets = SetsInForce()
+        self._read(extradata, self._sets.of_header)
 
-    def _remember(self, nal: bytes) -> None:
+    def renew(self, extradata: bytes) -> None:
+        """See :meth:`telecine.bitstream.Scanner.renew`."""
+        self._nal_units = NalUnits(extradata, "hevc")
+        self._read(extradata, self._sets.note)
+
+    def _read(self, extradata: bytes, note: Callable[[int, int, bytes], None]) -> None:
+        for nal in _parameter_sets(extradata) if self._nal_units.length_size else annex_b(extradata):
+            self._remember(nal, note)
+
+    def _remember(self, nal: bytes, note: Callable[[int, int, bytes], None]) -> None:
         try:
             kind = (nal[0] >> 1) & 63 if nal else -1
-            if kind == _SPS:
-                self._separate_colour_planes, self._poc_lsb_bits = _parse_sps(nal)
+            if kind == _VPS and len(nal) > 2:
+                note(kind, nal[2] >> 4, nal)
+            elif kind == _SPS:
+                number, self._separate_colour_planes, self._poc_lsb_bits = _parse_sps(nal)
+                note(kind, number, nal)
             elif kind == _PPS:
                 number, pps = _parse_pps(nal)
                 self._pps[number] = pps
+                note(kind, number, nal)
         except Truncated:
             pass  # a damaged parameter set costs the output order, which is needed only where times are missing
 
     def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
-        if not (is_key or want_order) and self._nal_units.length_size == 4 and len(packet) > 6:
+        looks = is_key or want_order or self._sets.waiting
+        if not looks and self._nal_units.length_size == 4 and len(packet) > 6:
             # nearly every packet of nearly every file: one slice of a picture that is no access point
             kind, layer = (packet[4] >> 1) & 63, (packet[4] & 1) | (packet[5] >> 3)
             if kind < _BLA_W_LP and not layer and int.from_bytes(packet[:4], "big") + 4 == len(packet):
                 self._begins_sequence = False
                 return self._plain(kind, (packet[5] & 7) - 1)
+        note = self._sets.noting(is_key or not self._nal_units.length_size)
         head: bytes | None = None
         ends_sequence = updates = False
         for nal in self._nal_units(packet):
@@ -70,7 +87,7 @@ class HevcScanner:
                 head = head or nal
             elif kind in (_VPS, _SPS, _PPS):
                 updates = True
-                self._remember(nal)
+                self._remember(nal, note)
             elif kind in (_END_OF_SEQUENCE, _END_OF_BITSTREAM):
                 # behind the packet's picture it ends that picture's sequence, in front of it the one before
                 ends_sequence = head is not None
@@ -78,10 +95,13 @@ class HevcScanner:
         if head is None:
             return Facts(shown=False)
         kind, temporal_id = (head[0] >> 1) & 63, (head[1] & 7) - 1
+        starts = self._sets.complete()
+        if _BLA_W_LP <= kind <= _LAST_IRAP:
+            self._passed_over = not starts
         facts = Facts(
             # even types up to RSV_VCL_N14 are sub-layer non-reference pictures; parameter sets outlive their picture
             unreferenced=temporal_id if kind < 16 and kind % 2 == 0 and not updates else -1,
-            access=_access(kind),
+            access=_access(kind) if starts else Access.NONE,
             leading=self._relation(kind),
             order=self._place(head, kind, temporal_id) if want_order else None,
             temporal_id=temporal_id,
@@ -103,7 +123,8 @@ class HevcScanner:
         if _BLA_W_LP <= kind <= _LAST_IRAP:
             self._skips_leading = kind != _CRA or self._begins_sequence
         if kind in (_RASL_R - 1, _RASL_R):
-            return Leading.NEVER if self._skips_leading else Leading.SKIPPED
+            # where nothing can start, what is in front of them is always decoded
+            return Leading.NEVER if self._skips_leading else Leading.NO if self._passed_over else Leading.SKIPPED
         return Leading.NO
 
     def _place(self, head: bytes, kind: int, temporal_id: int) -> tuple[int, int] | None:
@@ -183,14 +204,14 @@ def _parameter_sets(hvcc: bytes) -> list[bytes]:
     return found
 
 
-def _parse_sps(nal: bytes) -> tuple[bool, int]:
-    """separate_colour_plane_flag and the bits of slice_pic_order_cnt_lsb, 7.3.2.2.1."""
+def _parse_sps(nal: bytes) -> tuple[int, bool, int]:
+    """The number, separate_colour_plane_flag and the bits of slice_pic_order_cnt_lsb, 7.3.2.2.1."""
     bits = BitReader(unescape(nal), start=16)
     bits.skip(4)
     sub_layers = bits.u(3)
     bits.skip(1)
     _skip_profile_tier_level(bits, sub_layers)
-    bits.ue()  # sps_seq_parameter_set_id
+    number = bits.ue()
     separate = bits.ue() == 3 and bits.flag()
     bits.ue()  # pic_width_in_luma_samples
     bits.ue()  # pic_height_in_luma_samples
@@ -199,7 +220,10 @@ def _parse_sps(nal: bytes) -> tuple[bool, int]:
             bits.ue()
     bits.ue()  # bit_depth_luma_minus8
     bits.ue()  # bit_depth_chroma_minus8
-    return separate, bits.ue() + 4
+    lsb_bits = bits.ue() + 4
+    if lsb_bits > 16:  # 7.4.3.2.1
+        raise Truncated("a sequence parameter set with numbers of more bits than there are")
+    return number, separate, lsb_bits
 
 
 def _skip_profile_tier_level(bits: BitReader, sub_layers: int) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
-__all__ = ["MOST_UNITS", "PARAMETER_SETS", "SEQUENCE_SETS", "NalUnits", "annex_b", "nal_type", "unescape"]
+__all__ = [
+    "MOST_UNITS", "PARAMETER_SETS", "SEQUENCE_SETS", "NalUnits", "SetsInForce", "annex_b", "nal_type", "unescape",
+]  # fmt: skip
 
 _HEADER_BYTES = 256
-"""How much of a NAL unit is handed out: enough for a slice header's beginning and for a sequence parameter set."""
+"""How much of a NAL unit is handed out, unless it is a parameter set: enough for a slice header's beginning."""
 MOST_UNITS = 10_000
 """Looked at in one packet. No picture has so many slices, and a flood of empty units takes time."""
 SEQUENCE_SETS = {"h264": 7, "hevc": 33}
@@ -33,36 +35,100 @@ class NalUnits:
         # both records begin with configurationVersion 1, a start code with 0
         framed = len(extradata) > length_size_at and extradata[0] == 1
         self.length_size = (extradata[length_size_at] & 3) + 1 if framed else 0
+        self._whole = _SET_BEGINNINGS[codec]
 
     def __call__(self, packet: bytes | memoryview) -> Iterator[bytes]:
         """Yield the beginning of each NAL unit of ``packet``, in order; a broken length ends the packet."""
-        return islice(self._prefixed(packet) if self.length_size else annex_b(packet), MOST_UNITS)
+        return islice(self._prefixed(packet) if self.length_size else annex_b(packet, self._whole), MOST_UNITS)
 
     def _prefixed(self, packet: bytes | memoryview) -> Iterator[bytes]:
         size, at, end = self.length_size, 0, len(packet)
         while at + size < end:
             length = int.from_bytes(packet[at : at + size], "big")
             at += size
-            yield bytes(packet[at : min(at + length, at + _HEADER_BYTES, end)])
+            most = length if packet[at] in self._whole else _HEADER_BYTES
+            yield bytes(packet[at : min(at + length, at + most, end)])
             at += length
 
 
-def annex_b(packet: bytes | memoryview) -> Iterator[bytes]:
-    """Yield the beginning of each NAL unit between start codes."""
+def annex_b(packet: bytes | memoryview, whole: frozenset[int] | None = None) -> Iterator[bytes]:
+    """Yield the beginning of each NAL unit between start codes.
+
+    Args:
+        packet: bytes.
+        whole: first bytes of units that are wanted to their end; None for all.
+    """
     data = bytes(packet)
     at = data.find(b"\0\0\1")
     while at >= 0:
         at += 3
         following = data.find(b"\0\0\1", at)
         stop = following if following >= 0 else len(data)
-        yield data[at : min(stop, at + _HEADER_BYTES)]
+        most = stop - at if whole is None or (at < stop and data[at] in whole) else _HEADER_BYTES
+        yield data[at : min(stop, at + most)]
         at = following
+
+
+class SetsInForce:
+    """Which parameter sets of a stream are not those of its header any more. Not thread-safe.
+
+    A decoder knows the sets of the header, and those that it has met. So where one has ever become another, decoding
+    can start only at a packet that brings it: what was in force there before cannot be known to one that begins.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], bytes] = {}
+        self._changed: set[tuple[int, int]] = set()
+        self._brought: set[tuple[int, int]] = set()
+
+    def of_header(self, kind: int, number: int, unit: bytes) -> None:
+        """Note a set of the header."""
+        self._known[kind, number] = unit.rstrip(b"\0")
+
+    def note(self, kind: int, number: int, unit: bytes) -> None:
+        """Note a set that comes with the next picture."""
+        key, unit = (kind, number), unit.rstrip(b"\0")  # zeros at the end belong to the next start code
+        if self._known.get(key) != unit:
+            self._known[key] = unit
+            self._changed.add(key)
+        self._brought.add(key)
+
+    def noting(self, trusted: bool) -> Callable[[int, int, bytes], None]:
+        """:meth:`note`, or what does nothing.
+
+        Args:
+            trusted: False in a packet that is no key frame, of a container that keeps the sets in its header: there,
+                what looks like a set is rather damage.
+        """
+        return self.note if trusted else _pass_over
+
+    @property
+    def waiting(self) -> bool:
+        """Whether any came for a picture that has not come yet."""
+        return bool(self._brought)
+
+    def complete(self) -> bool:
+        """Whether a decoder that starts at this picture has all sets; those that came belong to it."""
+        found = self._changed <= self._brought
+        self._brought.clear()
+        return found
 
 
 def nal_type(codec: str, unit: bytes) -> int:
     """``nal_unit_type`` of a NAL unit that is not empty (H.264 7.3.1, HEVC 7.3.1.2)."""
     shift, mask = _TYPE_IN_HEAD[codec]
     return unit[0] >> shift & mask
+
+
+def _pass_over(kind: int, number: int, unit: bytes) -> None:
+    pass
+
+
+_SET_BEGINNINGS = {
+    codec: frozenset(first for first in range(256) if nal_type(codec, bytes([first])) in kinds)
+    for codec, kinds in PARAMETER_SETS.items()
+}
+"""The first bytes of parameter sets, by codec."""
 
 
 def unescape(nal: bytes) -> bytes:

@@ -83,9 +83,10 @@ public:
         if (scales_.empty()) {
             return;
         }
+        Current current(device_.driver(), device_.context());
+        // freed ahead of that: freeing their tables takes the context
         const std::vector<std::shared_ptr<DeviceScale>> done = std::move(scales_);
         scales_.clear();
-        Current current(device_.driver(), device_.context());
         device_.driver().check(device_.driver().stream_synchronize(stream()), "converting frames");
     }
 

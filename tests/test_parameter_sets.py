@@ -1,0 +1,190 @@
+"""Headers that change in mid-stream: decoding must not begin where what is in force is not known."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import av
+import imageio_ffmpeg
+import numpy as np
+import pytest
+
+import telecine
+from painting import paint
+from telecine.bitstream import Access
+from telecine.demux import Demuxer
+from telecine.index import PacketIndex, read_index
+from telecine.limits import Deadline, Limits
+from telecine.source import open_source
+
+FRAMES = 30
+WANTED = [[30], [41], [55], [5, 55], [29, 30, 31], [12, 44, 47, 59], [3]]
+
+
+def encode(codec: str, options: str, container: str, first: int) -> bytes:
+    """Numbered pictures, a point of access every ten."""
+    target = io.BytesIO()
+    with av.open(target, "w", format=container) as file:
+        stream: Any = file.add_stream(f"lib{codec}", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
+        stream.options = {f"{codec}-params": options}
+        for number in range(first, first + FRAMES):
+            for packet in stream.encode(av.VideoFrame.from_ndarray(paint(number, 96, 64), "rgb24")):
+                file.mux(packet)
+        file.mux(stream.encode(None))
+    return target.getvalue()
+
+
+def once(stream: bytes, kinds: frozenset[int], shift: int) -> bytes:
+    """An Annex-B stream with the first of its parameter sets only."""
+    head, *units = stream.split(b"\0\0\1")
+    seen: set[int] = set()
+    kept = [head]
+    for unit in units:
+        kind = unit[0] >> shift & (31 if not shift else 63)
+        if kind not in kinds or kind not in seen:
+            kept.append(unit)
+        seen.add(kind)
+    return b"\0\0\1".join(kept)
+
+
+def h264(container: str = "h264") -> list[bytes]:
+    """Two sections with the same sequence header, and other quantisers in the picture headers."""
+    options = "cabac=0:bframes=0:scenecut=0:keyint=10:min-keyint=10:qp="
+    return [encode("x264", options + qp, container, first) for qp, first in (("20", 0), ("38", 30))]
+
+
+def hevc() -> list[bytes]:
+    """The same, with open points of access and pictures in front of them that look back."""
+    options = "log-level=none:bframes=2:open-gop=1:scenecut=0:keyint=10:min-keyint=10:no-info=1:cutree=0:aq-mode=0:crf="
+    return [encode("x265", f"{options}{crf}", "hevc", first) for crf, first in (("20", 0), ("40", 30))]
+
+
+def join_flv(files: list[bytes]) -> bytes:
+    """The tags of all, headers too, behind the header of the first."""
+    joined = bytearray(files[0][:13])
+    for number, data in enumerate(files):
+        at = 13
+        while at + 11 <= len(data):
+            size = int.from_bytes(data[at + 1 : at + 4], "big")
+            time = int.from_bytes(data[at + 4 : at + 7], "big") + 3000 * number
+            body = data[at + 11 : at + 11 + size]
+            if data[at] == 9 and body[1] != 2:  # of video, and no end of a sequence
+                joined += data[at : at + 4] + time.to_bytes(3, "big") + data[at + 7 : at + 11] + body
+                joined += (11 + size).to_bytes(4, "big")
+            at += 11 + size + 4
+    return bytes(joined)
+
+
+def remux(data: bytes, container: str, folder: Path) -> bytes:
+    (folder / "in.bin").write_bytes(data)
+    target = folder / f"out.{container}"
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-y", "-framerate", "10"]
+    if data[:3] == b"FLV":
+        command = command[:-2]
+    subprocess.run([*command, "-i", str(folder / "in.bin"), "-c", "copy", str(target)], check=True)
+    return target.read_bytes()
+
+
+@pytest.fixture(scope="module", params=["h264", "mkv", "flv", "mp4 of flv", "hevc"])
+def video(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Any]:
+    """A file of two sections, and the frames of each section by itself."""
+    folder = tmp_path_factory.mktemp("sections")
+    if "flv" in request.param:
+        sections = h264("flv")
+        joined = join_flv(sections)
+        if request.param != "flv":
+            joined = remux(joined, "mp4", folder)
+    elif request.param == "hevc":
+        sections = [once(section, frozenset({32, 33, 34}), 1) for section in hevc()]
+        joined = b"".join(sections)
+    else:
+        sections = [once(section, frozenset({7, 8}), 0) for section in h264()]
+        joined = b"".join(sections)
+        if request.param == "mkv":
+            joined = remux(joined, "mkv", folder)
+    return joined, np.concatenate([telecine.load(section).data for section in sections])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("wanted", [None, *WANTED], ids=str)
+def test_frames_are_those_of_each_section(video: tuple[bytes, Any], wanted: list[int] | None, threads: int) -> None:
+    """Whichever are asked for: a decoder that begins behind the change would use the headers of the first section."""
+    data, known = video
+    frames = telecine.load(data, indices=wanted, threads=threads)
+    assert frames.report.lost == ()
+    assert np.array_equal(frames.data, known[wanted if wanted is not None else slice(None)])
+
+
+@pytest.mark.parametrize("wanted", WANTED, ids=str)
+def test_a_library_gets_them_or_refuses(video: tuple[bytes, Any], wanted: list[int]) -> None:
+    data, known = video
+    try:
+        frames = telecine.load(data, backend="opencv", indices=wanted)
+    except telecine.BackendUnavailable as error:
+        assert "other headers in mid-stream" in str(error)
+        assert data[:3] == b"FLV" or data[4:8] == b"ftyp"
+        return
+    assert np.array_equal(frames.data, known[frames.indices])
+
+
+def test_a_file_that_is_read_again_brings_its_headers_again(
+    video: tuple[bytes, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a seek some demuxers leave them out."""
+    data, known = video
+    monkeypatch.setattr("telecine.index._KEEP_BYTES", 0)
+    monkeypatch.setattr("telecine.demux._READ_ON", 4)
+    for wanted in WANTED:
+        assert np.array_equal(telecine.load(data, indices=wanted).data, known[wanted])
+
+
+def read(data: bytes) -> PacketIndex:
+    with open_source(data, Limits(), Deadline()) as source, Demuxer(source, Deadline()) as demuxer:
+        return read_index(demuxer, Limits(), Deadline())
+
+
+def test_headers_that_are_only_repeated_change_nothing() -> None:
+    """Nor those that are others only where nothing starts afterwards without them."""
+    section = h264("flv")[0]
+    index = read(join_flv([section, section]))
+    assert not index.renewals
+    assert np.flatnonzero(index.access).tolist() == list(range(0, 60, 10))
+    repeated = b"".join(h264())  # they stand at every point of access here
+    assert np.flatnonzero(read(repeated).access == Access.CLOSED).tolist() == list(range(0, 60, 10))
+
+
+def floods(codec: str) -> Iterator[bytes]:
+    """Sequence headers that claim numbers of thousands of millions of bits."""
+    from handmade import Bits, nal_unit
+
+    if codec == "h264":
+        sps = Bits().u(8, 77).u(16, 30).ue(0).ue(0).ue(0).ue(2**31).ue(1).u(1, 0).ue(5).ue(3).u(4, 8).pad(1).bytes()
+        yield nal_unit(b"\x67", sps + b"\x80")
+    else:
+        sps = Bits().u(4, 0).u(3, 0).u(1, 1).u(96, 1).ue(0).ue(1).ue(96).ue(64).u(1, 0).ue(0).ue(0).ue(2**31)
+        yield nal_unit(b"\x42\x01", sps.pad(1).bytes() + b"\x80")
+
+
+@pytest.mark.parametrize("codec", ["h264", "hevc"])
+def test_numbers_of_more_bits_than_there_are_take_no_memory(codec: str) -> None:
+    sections = h264() if codec == "h264" else hevc()
+    begun = time.monotonic()
+    for flood in floods(codec):
+        data = sections[0] + flood + sections[0]
+        try:
+            telecine.load(data, indices=[3], timeout=20)
+        except telecine.TelecineError:
+            pass
+    assert time.monotonic() - begun < 10
+
+
+def test_a_very_large_limit_of_pixels_is_no_damage() -> None:
+    """FFmpeg's own option ends at 31 bits."""
+    frames = telecine.load(h264()[0], indices=[3], limits=Limits(max_pixels=2**40))
+    assert frames.report.lost == ()
