@@ -157,6 +157,27 @@ def test_usable_memory_is_the_least_of_what_is_said(tmp_path):
     assert usable_memory(tmp_path, meminfo) == 0
 
 
+@pytest.mark.parametrize(
+    ("limit", "usage", "stat", "line"),
+    [
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
+    ],
+    ids=["v2", "v1"],
+)
+def test_page_cache_that_can_be_taken_back_is_usable_memory(tmp_path, limit, usage, stat, line):
+    (tmp_path / "memory").mkdir()
+    (tmp_path / limit).write_text("8000\n")
+    (tmp_path / usage).write_text("7900\n")
+    (tmp_path / stat).write_text(f"anon 300\nfile 7500\nactive_file 500\n{line} 7000\n")
+    assert usable_memory(tmp_path, tmp_path / "none") == 7100
+    # counted a moment later than the usage, it may be more
+    (tmp_path / stat).write_text(f"{line} 7950\n")
+    assert usable_memory(tmp_path, tmp_path / "none") == 8000
+    (tmp_path / stat).write_text("anon 300\n")
+    assert usable_memory(tmp_path, tmp_path / "none") == 100
+
+
 def test_usable_memory_without_any_word_is_a_share_of_the_machine(tmp_path):
     assert usable_memory(tmp_path, tmp_path / "none") > 0
 

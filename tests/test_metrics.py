@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import gc
 import subprocess
 import sys
+import threading
 import time
 import types
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+import telecine.pool
 from clips import CLIPS
 from fake_backends import Gate, fakes, filled
 from telecine import DeadlineError, LimitError, Pool, TelecineError, load
+from telecine.backends import names
 from telecine.metrics import METRICS, Metrics, Tracing
+from telecine.pool import job
 
 __all__ = ["fakes"]
 
@@ -108,13 +116,100 @@ def test_histograms_cumulate():
     assert sample.value == pytest.approx(1000.0405)
 
 
-def test_a_gauge_whose_pool_is_gone_is_forgotten():
+class Sessions:
+    __slots__ = ("__weakref__",)
+
+    def gauges(self):
+        return {"telecine_sessions": 2.0}
+
+
+class Slotted:
+    __slots__ = ()
+    gauges = Sessions.gauges
+
+
+def test_gauges_of_all_who_are_watched_are_added_up_and_each_is_asked_once():
+    metrics, owner = Metrics(), Sessions()
+    for _ in range(3):
+        metrics.watch(owner.gauges)
+    other = lambda: {"telecine_sessions": 1.0}  # noqa: E731
+    metrics.watch(other)
+    metrics.watch(other)
+    metrics.watch(Slotted().gauges)
+    assert metrics.snapshot()["telecine_sessions"] == 5
+
+
+def test_gauges_go_with_the_object_that_they_are_a_method_of():
+    metrics, owner = Metrics(), Sessions()
+    metrics.watch(owner.gauges)
+    del owner
+    gc.collect()
+    assert metrics.snapshot()["telecine_sessions"] == 0
+
+
+def test_pools_that_have_gone_leave_nothing_behind_although_nobody_reads_the_numbers(monkeypatch):
     metrics = Metrics()
-    metrics.watch(lambda: None)
-    metrics.watch(lambda: {"telecine_sessions": 2.0})
-    metrics.watch(lambda: {"telecine_sessions": 1.0})
-    assert metrics.snapshot()["telecine_sessions"] == 3
-    assert len(metrics._gauges) == 2
+    monkeypatch.setattr(telecine.pool, "METRICS", metrics)
+    for _ in range(50):
+        Pool(threads=1)
+    gc.collect()
+    alive = Pool(threads=1)
+    assert len(metrics._gauges) == 1
+    assert alive.status().running == 0
+
+
+def test_two_may_read_the_numbers_at_once_after_a_pool_has_gone(monkeypatch):
+    metrics, barrier = Metrics(), threading.Barrier(2)
+
+    def meet():
+        barrier.wait(10)
+        return {}
+
+    monkeypatch.setattr(telecine.pool, "METRICS", metrics)
+    metrics.watch(meet)
+    pool = Pool(threads=1)
+    del pool
+    gc.collect()
+    with concurrent.futures.ThreadPoolExecutor(2) as readers:
+        for reading in [readers.submit(metrics.snapshot) for _ in range(2)]:
+            assert reading.result(20)["telecine_requests_running"] == 0
+
+
+def backends_counted():
+    return {labels[1] for name, labels in METRICS._counters if name == "telecine_requests"}
+
+
+@pytest.mark.parametrize("backend", [5, ["x"], b"pyav", "no such one", "", np.zeros(2)], ids=repr)
+@pytest.mark.parametrize("way", ["load", "submit", "aload"])
+def test_only_a_backend_that_there_is_becomes_a_label(path, spans, backend, way):
+    known = {"auto", "unknown", *names()} | backends_counted()
+    with Pool(threads=1) as pool:
+        for _ in range(2):
+            with pytest.raises(TelecineError):
+                if way == "aload":
+                    asyncio.run(pool.aload(path, backend=backend, timeout=20))
+                else:
+                    getattr(pool, way)(path, backend=backend, timeout=20)
+        assert pool.status().written_off == 0
+        assert backends_counted() <= known
+        assert {span.attributes["telecine.backend"] for span in spans} <= {"unknown"}
+        assert all(span.ended for span in spans)
+        assert len(pool.load(path, num_frames=1, timeout=20)) == 1
+    METRICS.snapshot()
+
+
+def test_a_backend_of_another_package_is_a_label_too(path, monkeypatch):
+    monkeypatch.setattr(job, "names", lambda: [*names(), "outside"])
+    assert job.label_of("outside", outside=True) == "outside"
+    assert job.label_of("outside", outside=False) == "unknown"
+
+    def act():
+        with pytest.raises(TelecineError):
+            pool.load(path, backend="outside")
+
+    with Pool(threads=1) as pool:
+        grown = growth(act)
+    assert grown["telecine_requests{OptionsError,outside}"] == 1
 
 
 @pytest.mark.usefixtures("fakes")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import io
+import itertools
 import os
 import threading
 import time
@@ -16,8 +17,8 @@ from clips import CLIPS
 from fake_backends import Gate, fakes, steps
 from pool_cases import MB, best_of_five, gate, is_idle, is_right, path, pool, until
 from telecine import DecodeError, LimitError, NoVideoError, OptionsError, Pool, SourceError
-from telecine.errors import TelecineError
-from telecine.load import load
+from telecine.errors import Cancelled, TelecineError
+from telecine.load import Request, load
 from telecine.metrics import METRICS
 
 __all__ = ["fakes", "gate", "path", "pool"]
@@ -192,7 +193,7 @@ def test_an_error_in_the_block_withdraws_what_is_left(path, gate):
     with pytest.raises(KeyError), Pool(threads=1) as pool:
         futures = [pool.submit(path, backend="fake", do=gate) for _ in range(4)]
         raise KeyError
-    assert all(future.cancelled() for future in futures)
+    assert all(isinstance(future.exception(0), Cancelled) for future in futures)
 
 
 def test_the_default_pool_is_one_and_made_again_after_it_was_closed(path):
@@ -239,6 +240,43 @@ def test_map_that_is_left_early_withdraws_what_it_asked_for(pool, path, gate):
 def test_map_waits_where_submit_would_refuse(path):
     with Pool(threads=1, queue=2) as pool:
         assert len(list(pool.map([path] * 12, ahead=8, num_frames=1, backend="fake"))) == 12
+
+
+def test_map_waits_only_for_room_and_raises_what_else_refuses_a_request(pool, path, monkeypatch):
+    def fail(*_, **__):
+        assert next(calls) < 3, "asked again and again"
+        raise MemoryError
+
+    calls = itertools.count()
+    monkeypatch.setattr(Request, "of", fail)
+    with pytest.raises(LimitError, match="not enough memory"):
+        list(pool.map([path], num_frames=1))
+    calls = itertools.count()
+    errors = list(pool.map([path] * 2, num_frames=1, return_errors=True))
+    assert [type(error) for error in errors] == [LimitError] * 2
+
+
+@pytest.mark.timeout(20)
+def test_map_does_not_wait_for_threads_that_the_system_has_not(pool, path, monkeypatch):
+    monkeypatch.setattr(pool._crew, "_start", lambda target: None)
+    with pytest.raises(LimitError, match="no thread left"):
+        list(pool.map([path], num_frames=1))
+    (error,) = pool.map([path], num_frames=1, return_errors=True)
+    assert isinstance(error, LimitError)
+
+
+def test_map_gives_what_was_asked_for_before_it_raises(path):
+    with Pool(threads=1) as pool:
+
+        def sources():
+            yield path
+            pool._crew.closed = True
+            yield path
+
+        results = pool.map(sources(), num_frames=1)
+        assert len(next(results)) == 1
+        with pytest.raises(OptionsError, match="closed"):
+            next(results)
 
 
 # asyncio

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import io
 import threading
@@ -281,6 +282,64 @@ def test_cancelled_although_the_backend_never_looks(path, gate):
             future.result(0.1)
         assert is_right(pool.load(path, indices=[2], backend="fake", timeout=30), [2])
         assert pool.status().stuck == 1
+
+
+def test_whoever_waits_when_a_pool_is_closed_gets_an_error_of_the_tree(path, gate):
+    """One request runs, the others are queued; nobody but the pool withdrew them."""
+    pool = Pool(threads=1)
+
+    def load_one():
+        return pool.load(path, backend="fake", do=gate)
+
+    def map_one():
+        return list(pool.map([path], backend="fake", do=gate, return_errors=True))
+
+    with concurrent.futures.ThreadPoolExecutor(2) as callers:
+        loading = callers.submit(load_one)
+        gate.wait_for(1)
+        mapping = callers.submit(map_one)
+        until(lambda: pool.status().queued == 1)
+        future = pool.submit(path, backend="fake", do=gate)
+        pool.close(cancel=True)
+        with pytest.raises(Cancelled, match="decoding"):
+            loading.result(5)
+        assert [type(error) for error in mapping.result(5)] == [Cancelled]
+        with pytest.raises(Cancelled, match="queue"):
+            future.result(5)
+        assert not future.cancelled()
+
+
+def test_closing_a_pool_does_not_cancel_the_task_that_awaits_frames(path, gate):
+    async def main():
+        task = asyncio.ensure_future(pool.aload(path, backend="fake", do=gate))
+        await asyncio.to_thread(gate.wait_for, 1)
+        await asyncio.to_thread(pool.close, cancel=True)
+        with pytest.raises(Cancelled):
+            await task
+        assert not task.cancelled()
+
+    pool = Pool(threads=1)
+    asyncio.run(main())
+
+
+def test_a_library_that_hangs_does_not_keep_those_who_wait_when_a_pool_is_closed(path, gate):
+    pool = Pool(threads=1)
+    future = pool.submit(path, backend="fake", do=gate.block)
+    gate.wait_for(1)
+    started = time.monotonic()
+    pool.close(cancel=True)
+    assert time.monotonic() - started < 10
+    assert isinstance(future.exception(0), Cancelled)
+    assert pool.status().stuck == 1
+
+
+def test_what_its_owner_cancelled_stays_cancelled_when_the_pool_is_closed(path, gate):
+    pool = Pool(threads=1)
+    future = pool.submit(path, backend="fake", do=gate)
+    gate.wait_for(1)
+    assert future.cancel()
+    pool.close(cancel=True)
+    assert future.cancelled()
 
 
 def test_a_finished_request_cannot_be_cancelled(pool, path):

@@ -3,15 +3,20 @@
 A video is known by the SHA-256 of all its bytes and by the limits it was read under. A path with its time of change
 would be found faster, but says nothing about bytes and URLs, and can be made to lie; with a weaker hash, a stranger
 could have another's video decoded by an index of his making. docs/pool.md says what the hash costs.
+
+For the same reason an index is kept only where the bytes were the same when they were hashed and when they were walked.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
+import os
+import tempfile
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, fields, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,12 +25,16 @@ from telecine.index import PacketIndex
 from telecine.limits import Deadline, Limits
 from telecine.source import Source
 
-__all__ = ["IndexCache", "Key", "key_of"]
+__all__ = ["IndexCache", "Key", "Version", "key_of", "version_of"]
 
 Key: TypeAlias = tuple[bytes, Limits]
+Version: TypeAlias = tuple[int, ...]
 
 _CHUNK = 8 << 20
 """Bytes hashed between two looks at the deadline: some milliseconds."""
+_MAPPED = (io.FileIO, io.BufferedReader, io.BufferedRandom, tempfile._TemporaryFileWrapper)
+"""The kinds of file objects that source.py may map. It copies what others give, and asking them has effects: a
+``SpooledTemporaryFile`` moves to the disk when asked for its descriptor."""
 _ENTRY_BYTES = 4096
 """What an entry takes beside its arrays."""
 
@@ -43,6 +52,41 @@ def key_of(source: Source, limits: Limits, deadline: Deadline) -> Key:
         deadline.check("looking the source up", start, source.size)
         digest.update(source.data[start : start + _CHUNK])
     return digest.digest(), limits
+
+
+def version_of(given: Any) -> Version | None:
+    """What tells, asked before a source is opened and after it was read, that its bytes were the same all along.
+
+    Of a file: which one it is, its size, and when it was changed. The time of change of the inode is part of it: that
+    of the content can be set back. Where the bytes cannot change, or are copied, it is always the same.
+
+    Args:
+        given: the source, as the caller gave it.
+
+    Returns:
+        None where nothing can tell: a buffer that others may write to, a file that cannot be asked, a ``file:`` URL,
+        which may not be followed before its limits are known.
+    """
+    scheme = given[:6].lower() if isinstance(given, str) else ""
+    if scheme.startswith(("http:", "https:", "data:")):
+        return ()
+    if isinstance(given, (str, os.PathLike)):
+        try:
+            return None if scheme.startswith("file:") else _version(os.stat(given))
+        except (OSError, ValueError, TypeError):
+            return None
+    try:
+        return () if isinstance(memoryview(given).obj, bytes) else None
+    except (TypeError, ValueError, BufferError):
+        pass
+    try:
+        return _version(os.fstat(given.fileno())) if isinstance(given, _MAPPED) else ()
+    except Exception:  # what a stranger's object below raises: it has no descriptor, so it is copied
+        return ()
+
+
+def _version(status: os.stat_result) -> Version:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 @dataclass(frozen=True, eq=False)

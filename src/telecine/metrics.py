@@ -10,20 +10,25 @@ docs/pool.md lists the names.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import functools
 import logging
 import sys
 import threading
+import types
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
 
 from telecine.frames import Frames
 
 __all__ = ["METRICS", "Family", "Metrics", "Sample", "Tracing"]
 
 _log = logging.getLogger("telecine.metrics")
+
+_Read: TypeAlias = "Callable[[], Mapping[str, float]]"
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _MOST_REASONS = 32
@@ -91,7 +96,7 @@ class Metrics:
     """Counts. Thread-safe."""
 
     def __init__(self) -> None:
-        self._gauges: list[Callable[[], Mapping[str, float] | None]] = []
+        self._gauges: list[Callable[[], _Read | None]] = []
         self._exported = False
         self.reset()
 
@@ -108,23 +113,27 @@ class Metrics:
         with self._lock:
             self._count(name, amount, labels)
 
-    def watch(self, read: Callable[[], Mapping[str, float] | None]) -> None:
+    def watch(self, read: _Read) -> None:
         """Ask ``read`` for gauges whenever the numbers are read; what several say of one name is added up.
 
         Args:
-            read: gives values by name, or None when there is nothing left to ask; then it is forgotten. The same one
-                is asked once, however often it is given.
+            read: gives values by name. A method is asked as long as its object lives, and does not keep it alive. The
+                same one is asked once, however often it is given.
         """
+        known = _weakly(read)
         with self._lock:
-            if read not in self._gauges:
-                self._gauges.append(read)
+            # here and not when the object goes: that may be in the middle of anything, with this lock held
+            self._gauges = [other for other in self._gauges if other() is not None]
+            if all(other() != read for other in self._gauges):
+                self._gauges.append(known)
 
     def ended(self, outcome: str, backend: str, seconds: float, waited: float, frames: Frames | None) -> None:
         """Count one request.
 
         Args:
             outcome: "ok", or the name of the error's class.
-            backend: that decoded, or should have.
+            backend: that decoded, or should have: one that there is, or "unknown". Every other name would be one more
+                label for ever.
             seconds: from submission to the end.
             waited: of these, for a thread, cores or memory.
             frames: what came out; None where it failed.
@@ -155,15 +164,11 @@ class Metrics:
         with self._lock:
             watched = list(self._gauges)
         gauges: dict[str, float] = {}
-        for read in watched:
+        for read in filter(None, (known() for known in watched)):
             try:
-                values = read()
+                values = {name: float(value) for name, value in read().items()}
             except Exception:  # of a backend: the other numbers are as good as ever
                 _log.exception("gauges of a backend cannot be read")
-                continue
-            if values is None:
-                with self._lock:
-                    self._gauges.remove(read)
                 continue
             for name, value in values.items():
                 gauges[name] = gauges.get(name, 0.0) + value
@@ -227,6 +232,13 @@ def _cumulated(counts: list[int]) -> tuple[tuple[str, float], ...]:
         total += count
         buckets.append((bound, float(total)))
     return tuple(buckets)
+
+
+def _weakly(read: _Read) -> Callable[[], _Read | None]:
+    if isinstance(read, types.MethodType):
+        with contextlib.suppress(TypeError):  # an object with __slots__ may allow no weak references
+            return weakref.WeakMethod(read)
+    return lambda: read
 
 
 class _Collector:

@@ -13,20 +13,18 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import wait
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from telecine.budget import INDEX_ROOM, usable_memory
-from telecine.cores import usable_cores
-from telecine.errors import LimitError, OptionsError, TelecineError
+from telecine.errors import OptionsError, TelecineError
 from telecine.frames import Frames
 from telecine.limits import Deadline
 from telecine.load import Request
 from telecine.metrics import METRICS
-from telecine.pool.crew import Crew, Means
-from telecine.pool.job import Job, PoolFuture
+from telecine.pool.crew import Crew, QueueFull
+from telecine.pool.job import Job, PoolFuture, label_of
+from telecine.pool.means import LeaseVram, Means, positive
 from telecine.pool.outcome import foreign
 
 __all__ = ["Pool", "PoolFuture", "PoolStatus"]
@@ -64,8 +62,9 @@ class Pool:
 
     Args:
         threads: cores that all requests together may keep busy; ``TELECINE_POOL_SIZE``, or those that this process may
-            use, when omitted.
-        memory: bytes that requests may take together; half of what is available when omitted.
+            use and the memory has room for, when omitted.
+        memory: bytes that requests may take together; half of what is available, but enough for one core, when
+            omitted.
         vram: bytes of GPU memory that requests may take together; not counted when omitted.
         lease_vram: ``lease_vram(nbytes, device)`` gives a context manager that is entered before and left after every
             decode on a GPU, in the thread that decodes: for an engine that shares its own GPU memory out.
@@ -74,7 +73,7 @@ class Pool:
         cache: bytes for packet indexes of videos seen before; 0 for none.
 
     Raises:
-        OptionsError: a number is out of range.
+        OptionsError: a number is out of range, or the memory is too little for so many threads.
     """
 
     _default: Pool | None = None
@@ -85,27 +84,20 @@ class Pool:
         threads: int | None = None,
         memory: int | None = None,
         vram: int | None = None,
-        lease_vram: Callable[[int, str], AbstractContextManager[object]] | None = None,
+        lease_vram: LeaseVram | None = None,
         workers: int | None = None,
         queue: int = 256,
         cache: int = 64 << 20,
     ) -> None:
-        cores = _positive("threads", _size_from_environment() if threads is None else threads)
-        total = _positive("memory", usable_memory() // 2 if memory is None else memory)
-        if total <= cores * INDEX_ROOM:
-            raise OptionsError(
-                f"memory is {total} bytes; {cores} cores take up to {cores * INDEX_ROOM} for packet indexes alone. "
-                "Give more memory or fewer threads"
-            )
         self._crew = Crew(
-            Means(
-                cores=cores,
-                workers=_positive("workers", max(16, 2 * cores) if workers is None else workers),
-                queue=_positive("queue", queue),
-                memory=total - cores * INDEX_ROOM,
-                vram=None if vram is None else _positive("vram", vram),
+            Means.of(
+                threads=threads,
+                memory=memory,
+                vram=vram,
                 lease_vram=lease_vram,
-                cache=_positive("cache", cache, least=0),
+                workers=workers,
+                queue=queue,
+                cache=cache,
             )
         )
         _know(self)
@@ -139,14 +131,14 @@ class Pool:
         except TelecineError:
             raise
         except Exception as error:
-            raise foreign(error, options.get("backend") or "auto") from error
+            raise foreign(error, label_of(options.get("backend"), outside=True)) from error
         return self._accept(source, lambda: request, request.backend, timeout, caller)
 
     def _accept(
         self,
         source: Any,
         make: Callable[[], Request],
-        backend: str | None,
+        backend: object,
         timeout: float | Deadline | None,
         caller: Hashable,
     ) -> PoolFuture:
@@ -154,7 +146,7 @@ class Pool:
             hash(caller)
         except TypeError:
             raise OptionsError(f"caller is a {type(caller).__name__}; it must be hashable: a name, a number") from None
-        job = Job(self._crew, source, make, backend or "auto", timeout, caller)
+        job = Job(self._crew, source, make, backend, timeout, caller)
         future = PoolFuture(job.withdraw)
         self._crew.accept(job, future)
         return future
@@ -202,11 +194,11 @@ class Pool:
             sources: taken from as they are needed.
             ahead: sources asked for before their frames are taken; each holds its frames in memory. Two for each core
                 and two more when omitted.
-            return_errors: yield the error of a source in its place instead of raising it.
+            return_errors: yield the error of a source in its place instead of raising it there.
             caller: as for :meth:`submit`; every call of this method is a caller of its own when omitted.
             **options: of :func:`telecine.load`, for all sources.
         """
-        most = _positive("ahead", 2 * self._crew.means.cores + 2 if ahead is None else ahead)
+        most = positive("ahead", 2 * self._crew.means.cores + 2 if ahead is None else ahead)
         options["caller"] = object() if caller is None else caller
         pending: deque[PoolFuture] = deque()
         try:
@@ -225,8 +217,10 @@ class Pool:
             self._crew.wait_for_room()
             try:
                 return self.submit(source, **options)
-            except LimitError:
+            except QueueFull:
                 continue  # somebody else was faster
+            except TelecineError as error:
+                return PoolFuture.failed(error)  # it is told in the place of its source
 
     def status(self) -> PoolStatus:
         """What the pool is doing now."""
@@ -247,17 +241,19 @@ class Pool:
         """Take no more requests, and wait until those under way have ended. May be called twice.
 
         Args:
-            cancel: do not let them finish: withdraw them all.
+            cancel: do not let them finish: withdraw them all. Whoever waits for one gets
+                :class:`telecine.errors.Cancelled`.
         """
         crew = self._crew
         with crew.lock:
             crew.closed = True
-            futures = list(crew.jobs.values())
+            jobs = dict(crew.jobs)
         if cancel:
-            for future in futures:
-                future.cancel()
+            # the jobs, not their futures: a cancelled future says that its owner cancelled it, and ends his task
+            for job in jobs:
+                job.withdraw()
         crew.wait_for_end()
-        wait(futures, _SETTLING)
+        wait(jobs.values(), _SETTLING)
 
     def __enter__(self) -> Pool:
         return self
@@ -272,22 +268,18 @@ class Pool:
             future.orphan()
         self._crew = Crew(before.means)
         self._crew.closed = before.closed
-        METRICS.watch(_gauges_of(weakref.ref(self)))
+        METRICS.watch(self._gauges)
 
-
-def _positive(name: str, value: int, least: int = 1) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise OptionsError(f"{name} is {value!r}; it must be a whole number from {least} on")
-    return value
-
-
-def _size_from_environment() -> int:
-    text = os.environ.get("TELECINE_POOL_SIZE")
-    if not text:
-        return usable_cores()
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise OptionsError(f"TELECINE_POOL_SIZE is {text!r}; it must be a whole number from 1 on")
-    return int(text)
+    def _gauges(self) -> Mapping[str, float]:
+        status = self.status()
+        return {
+            "telecine_threads_stuck": status.stuck,
+            "telecine_requests_queued": status.queued,
+            "telecine_requests_running": status.running,
+            "telecine_memory_leased_bytes": status.memory_leased,
+            "telecine_vram_leased_bytes": status.vram_leased,
+            "telecine_index_cache_bytes": self._crew.cache.nbytes,
+        }
 
 
 def _result(future: PoolFuture, return_errors: bool) -> Frames | TelecineError:
@@ -299,24 +291,6 @@ def _result(future: PoolFuture, return_errors: bool) -> Frames | TelecineError:
         raise
     finally:
         future.cancel()  # where the wait was interrupted
-
-
-def _gauges_of(pool: weakref.ref[Pool]) -> Callable[[], Mapping[str, float] | None]:
-    def read() -> Mapping[str, float] | None:
-        alive = pool()
-        if alive is None:
-            return None
-        status = alive.status()
-        return {
-            "telecine_threads_stuck": status.stuck,
-            "telecine_requests_queued": status.queued,
-            "telecine_requests_running": status.running,
-            "telecine_memory_leased_bytes": status.memory_leased,
-            "telecine_vram_leased_bytes": status.vram_leased,
-            "telecine_index_cache_bytes": alive._crew.cache.nbytes,
-        }
-
-    return read
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
@@ -333,7 +307,7 @@ def _know(pool: Pool) -> None:
             os.register_at_fork(after_in_child=_after_fork)
             atexit.register(_at_exit)
         _pools.add(pool)
-    METRICS.watch(_gauges_of(weakref.ref(pool)))
+    METRICS.watch(pool._gauges)
 
 
 def _after_fork() -> None:

@@ -7,8 +7,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 from telecine.budget import Memory
 from telecine.cache import IndexCache
@@ -16,10 +14,11 @@ from telecine.errors import Cancelled, LimitError, OptionsError, TelecineError
 from telecine.frames import Frames
 from telecine.metrics import METRICS
 from telecine.pool.job import Job, PoolFuture
+from telecine.pool.means import Means
 from telecine.pool.outcome import outcome, verdict
 from telecine.pool.turns import Turns
 
-__all__ = ["Crew", "Means"]
+__all__ = ["Crew", "QueueFull"]
 
 _TICK = 0.05
 """Seconds between two looks at deadlines and turns."""
@@ -40,20 +39,10 @@ _WEIGHT_OF_LAST = 0.1
 _log = logging.getLogger("telecine.pool")
 
 
-@dataclass(frozen=True)
-class Means:
-    """What a pool may use."""
+class QueueFull(LimitError):
+    """Not the request is too large, the moment is wrong. Inside the pool it is told from other limits by its class."""
 
-    cores: int
-    workers: int
-    """Requests of a kind that may have begun at once. The kinds: those that wait for data first, and the others."""
-    queue: int
-    """Requests that may wait to begin."""
-    memory: int
-    """Bytes that decodes may take together."""
-    vram: int | None
-    lease_vram: Callable[[int, str], AbstractContextManager[object]] | None
-    cache: int
+    http_status = 503
 
 
 class Crew:
@@ -92,16 +81,15 @@ class Crew:
 
         Raises:
             OptionsError: the pool is closed.
-            LimitError: the queue is full, or the system's threads are used up.
+            QueueFull: as many requests wait as may.
+            LimitError: the system's threads are used up.
         """
         with self.lock:
             if self.closed:
                 raise OptionsError("the pool is closed; make another one")
             if len(self.queued) >= self.means.queue:
                 METRICS.count("telecine_refusals")
-                refusal = LimitError(f"the pool's queue is full: {self.means.queue} requests wait; try again later")
-                refusal.http_status = 503  # not the request is too large, the moment is wrong
-                raise refusal
+                raise QueueFull(f"the pool's queue is full: {self.means.queue} requests wait; try again later")
             if self._watch is None:
                 self._watch = self._start(self._keep_watch)
                 if self._watch is None:

@@ -12,9 +12,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from telecine.backends import Backend, DecodeRequest
+from telecine.backends import TABLE, Backend, DecodeRequest, names
 from telecine.budget import Lease, Memory, cost_of
-from telecine.cache import key_of
+from telecine.cache import key_of, version_of
 from telecine.errors import Cancelled
 from telecine.frames import Frames
 from telecine.limits import Deadline, Limits
@@ -26,7 +26,7 @@ from telecine.source import Source
 if TYPE_CHECKING:
     from telecine.pool.crew import Crew
 
-__all__ = ["Job", "PoolFuture"]
+__all__ = ["Job", "PoolFuture", "label_of"]
 
 _COPY_BYTES = 4 << 20
 """What source.py holds in memory of a source that it reads or fetches; beyond that it is a mapped file."""
@@ -53,6 +53,13 @@ class PoolFuture(Future[Frames]):
         if withdraw is not None:
             withdraw()
         return True
+
+    @classmethod
+    def failed(cls, error: BaseException) -> PoolFuture:
+        """That of a request which could not even be queued."""
+        future = cls(lambda: None)
+        future.set_exception(error)
+        return future
 
     def settle(self, frames: Frames | None, error: BaseException | None) -> None:
         """Set the result, unless it was cancelled. For the pool."""
@@ -109,7 +116,7 @@ class Job(Host):
         crew: that does it.
         source: what the request is about.
         make: makes the request. Called in the thread of the job: it may import a backend, which takes seconds.
-        backend: its name, as far as it is known yet.
+        backend: its name, as the caller gave it: anything.
         timeout: seconds, or the caller's own deadline.
         caller: in whose name.
     """
@@ -119,19 +126,20 @@ class Job(Host):
         crew: Crew,
         source: Any,
         make: Callable[[], Request],
-        backend: str,
+        backend: object,
         timeout: float | Deadline | None,
         caller: Hashable,
     ) -> None:
         self._crew = crew
         self._source = source
         self._make = make
-        self.backend = backend
+        self._asked = backend
+        self.backend = label_of(backend, outside=False)
         self.deadline = _JobDeadline(Deadline.of(timeout), self)
         self.size = _size_hint(source)
         """Bytes of the source; a guess until it is open."""
         self.claim = Claim(caller, crew.expected_seconds(self.size), self._on_turn)
-        self.tracing = Tracing({"telecine.backend": backend})
+        self.tracing = Tracing({"telecine.backend": self.backend})
         self.fetches = _may_block(source)
         """Whether opening the source may take long; that is done without a turn, but needs a thread."""
         self.submitted = time.monotonic()
@@ -143,6 +151,7 @@ class Job(Host):
         self.waited = {"queue": 0.0}
         """Seconds without a turn, by the stage that they fell into."""
         self.cached = False
+        self._version = version_of(source)
         self._stage = "queue"
         self._leases: list[Lease] = []
 
@@ -179,8 +188,9 @@ class Job(Host):
         """Do the request in this thread. The report says what the pool did, too."""
         METRICS.export()
         self.tracing.begun()
+        self.backend = label_of(self._asked, outside=True)
         request = self._make()
-        self.backend = request.backend
+        self.backend = label_of(request.backend, outside=True)
         frames = perform(request, self.deadline, self)
         report = frames.report
         seconds = {stage: max(0.0, value - self.waited.get(stage, 0.0)) for stage, value in report.seconds.items()}
@@ -216,7 +226,8 @@ class Job(Host):
         METRICS.count("telecine_index_cache", 1, "hit" if self.cached else "miss")
         if known is None:
             known = find()
-            cache.put(key, *known)
+            if self._version is not None and version_of(self._source) == self._version:
+                cache.put(key, *known)
         return known
 
     @contextmanager
@@ -263,6 +274,21 @@ class Job(Host):
         if isinstance(self._source, str) and self._source.startswith("data:"):
             return source.size
         return min(source.size, _COPY_BYTES) if self.fetches else 0
+
+
+def label_of(backend: object, outside: bool) -> str:
+    """What a backend is called in metrics, spans and messages. Only names there are: a caller may send anything.
+
+    Args:
+        backend: as asked for.
+        outside: whether those of other packages are known as well. Finding them reads files of every package that is
+            installed, for which an event loop has no time.
+    """
+    if backend is None:
+        return "auto"
+    if isinstance(backend, str) and (backend == "auto" or backend in TABLE or (outside and backend in names())):
+        return backend
+    return "unknown"
 
 
 def _may_block(source: Any) -> bool:
