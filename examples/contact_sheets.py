@@ -27,4 +27,6 @@ def main(folder: str) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python examples/contact_sheets.py FOLDER")
     sys.exit(main(sys.argv[1]))

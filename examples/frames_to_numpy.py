@@ -17,4 +17,6 @@ def main(video: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python examples/frames_to_numpy.py VIDEO")
     main(sys.argv[1])

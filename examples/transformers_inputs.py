@@ -30,4 +30,6 @@ def main(video: str, question: str, model: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    if len(sys.argv) != 4:
+        sys.exit("usage: python examples/transformers_inputs.py VIDEO QUESTION MODEL")
+    main(*sys.argv[1:])

@@ -228,6 +228,13 @@ def test_every_error_is_one_line_and_the_exit_code_of_its_class(capsys, monkeypa
         (2, ["sample", BASE, "--device", "tpu"]),
         (2, ["sample", BASE, "--start", "9"]),
         (2, ["sample", BASE, "--timeout", "0"]),
+        (2, ["sample", BASE, "--timeout", "inf"]),
+        (2, ["sample", BASE, "--device", "cuda:99999999999"]),
+        (2, ["compare", BASE, "-n", "0"]),
+        (2, ["compare", BASE, "-n", "-5"]),
+        (2, ["compare", BASE, "--device", "tpu"]),
+        (2, ["compare", BASE, "--sheet", "x.foo"]),
+        (2, ["compare", BASE, "--sheet", "/nonexistent/x.png"]),
         (3, ["probe", "absent.mp4"]),
         (3, ["probe", __file__]),
         (3, ["probe", str(CLIPS["audio.mp4"].path())]),
@@ -281,6 +288,34 @@ def test_a_full_disk_behind_standard_output_is_an_error():
         _, err = running.communicate()
     assert running.returncode == 2
     assert err == b"telecine: standard output cannot be written: No space left on device\n"
+
+
+def shell(line):
+    """The exit code and both outputs of a line in which "telecine" stands for the command."""
+    script = f"{sys.executable} -W error -c 'import sys; from telecine.cli import main; sys.exit(main())'"
+    done = subprocess.run(["sh", "-c", line.replace("telecine", script)], capture_output=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_closed_standard_streams_are_no_traceback():
+    closed = b"telecine: FILE is -, and standard input is closed; pipe a video into it or give a path\n"
+    assert shell("telecine probe - <&-") == (2, b"", closed)
+    closed = b"telecine: standard output cannot be written: it is closed\n"
+    assert shell(f"telecine probe {BASE} >&-") == (2, b"", closed)
+    code, out, err = shell(f"telecine probe {BASE} 2>&-")
+    assert (code, out.splitlines()[0], err) == (0, BASE.encode(), b"")
+    assert shell("telecine probe absent.mp4 2>&-") == (3, b"", b"")
+    assert shell("telecine probe absent.mp4 --progress <&- >&- 2>&-") == (3, b"", b"")
+    assert shell("telecine sample 2>&-") == (2, b"", b"")
+
+
+def test_names_that_the_encoding_of_the_terminal_lacks_are_escaped(tmp_path):
+    os.symlink(BASE, tmp_path / "\u00e9.mp4")
+    code, out, err = shell(f"PYTHONUTF8=1 PYTHONIOENCODING=ascii telecine probe {tmp_path}/\u00e9.mp4")
+    assert (code, err) == (0, b"")
+    assert out.splitlines()[0] == f"{tmp_path}/\\xe9.mp4".encode()
+    code, out, err = shell("PYTHONUTF8=1 PYTHONIOENCODING=ascii:strict telecine probe /absent/\u00e9.mp4")
+    assert (code, out) == (3, b"") and b"\\xe9.mp4" in err and b"Traceback" not in err
 
 
 # doctor

@@ -51,15 +51,18 @@ BAD = """
 """
 
 
-def run(tmp_path: Path, *arguments: str, **bad: str) -> subprocess.CompletedProcess[str]:
-    """``telecine compare`` where a package brings these backends."""
+def run(tmp_path: Path, *arguments: str, seconds: float = 120, **bad: str) -> subprocess.CompletedProcess[str]:
+    """``telecine compare`` where a package brings these backends, each of which has so long."""
     info = tmp_path / "bad_video-1.0.dist-info"
     info.mkdir(exist_ok=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bad-video\nVersion: 1.0\n")
     points = "\n".join(f"{name} = bad_video:{value}" for name, value in bad.items())
     (info / "entry_points.txt").write_text(f"[telecine.backends]\n{points}\n")
     (tmp_path / "bad_video.py").write_text(textwrap.dedent(BAD))
-    script = "import sys; from telecine.cli import main; sys.exit(main(sys.argv[1:]))"
+    script = (
+        "import sys, telecine.compare; from telecine.cli import main; "
+        f"telecine.compare._SECONDS = {seconds}; sys.exit(main(sys.argv[1:]))"
+    )
     return subprocess.run(
         [sys.executable, "-c", script, "compare", *arguments],
         capture_output=True, text=True, timeout=100, env=os.environ | {"PYTHONPATH": f"{tmp_path}:{SOURCE}"},
@@ -98,10 +101,74 @@ def test_a_crash_is_a_row_and_nothing_else(tmp_path: Path) -> None:
     assert f"signal {int(signal.SIGSEGV)}" in rows(done)["crash"]["detail"]
 
 
-def test_a_hang_is_a_row_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = run(tmp_path, str(CLIP.path()), "--timeout", "8", hang="Hang")
-    assert "no answer" in done.stdout
-    assert done.returncode == 0
+def test_a_hang_is_a_row_and_nothing_else(tmp_path: Path) -> None:
+    done = run(tmp_path, str(CLIP.path()), "--json", seconds=6, hang="Hang")
+    assert done.returncode == 0, done.stderr
+    assert rows(done)["hang"]["verdict"] == "failed"
+    assert rows(done)["hang"]["detail"] == "gave no answer within 6 s"
+
+
+@pytest.mark.parametrize("seconds", ["0.3", "4"])
+def test_a_timeout_that_passes_ends_with_6(tmp_path: Path, seconds: str) -> None:
+    """Before the reference has answered, or while another backend hangs."""
+    done = run(tmp_path, str(CLIP.path()), "--timeout", seconds, hang="Hang")
+    assert (done.returncode, done.stdout) == (6, "")
+    assert done.stderr == f"telecine: the timeout of {seconds} s passed while comparing backends\n"
+
+
+def test_the_limits_reach_every_backend() -> None:
+    """And what one raises keeps its class, and names the source as the caller does."""
+    with pytest.raises(telecine.LimitError, match=r"2 frames asked for; limits\.max_frames is 1") as caught:
+        compare(CLIP.path(), num_frames=1, limits=telecine.Limits(max_frames=1))
+    assert CLIP.path().name in str(caught.value)
+    with pytest.raises(telecine.LimitError, match=r"limits\.max_pixels is 100"):
+        compare(CLIP.path(), limits=telecine.Limits(max_pixels=100))
+    assert compare(CLIP.path(), num_frames=1, limits=telecine.Limits(max_frames=2)).agree
+
+
+def test_a_video_that_the_reference_cannot_decode_is_a_bad_video(tmp_path: Path) -> None:
+    noise = tmp_path / "noise.mp4"
+    data = bytearray(CLIPS["prores.mov"].path().read_bytes())
+    start = data.index(b"mdat") + 4
+    stop = data.index(b"moov") - 4 if data.index(b"moov") > start else len(data)
+    data[start:stop] = bytes(stop - start)
+    noise.write_bytes(data)
+    with pytest.raises(telecine.DecodeError):
+        telecine.load(noise)
+    with pytest.raises(telecine.DecodeError, match=r"the reference, pyav, cannot decode it: noise\.mp4: "):
+        compare(noise)
+    assert run(tmp_path, str(noise)).returncode == 3
+
+
+def test_messages_name_the_source_and_not_its_memory() -> None:
+    with pytest.raises(telecine.SourceError) as caught:
+        compare(b"\0" * 5000)
+    assert str(caught.value).startswith("bytes (5000 bytes)")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_frames": 0}, "num_frames is 0; it must be a whole number from 1 on"),
+        ({"num_frames": -5}, "num_frames is -5"),
+        ({"num_frames": 2.0}, "num_frames is 2.0"),
+        ({"num_frames": True}, "num_frames is True"),
+        ({"device": "tpu"}, "device is 'tpu'"),
+        ({"limits": {}}, "limits is {}"),
+        ({"timeout": 0}, "timeout is 0"),
+    ],
+)
+def test_a_wrong_argument_is_refused_before_the_source_is_opened(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(telecine.OptionsError) as caught:
+        compare("absent.mp4", **options)
+    assert message in str(caught.value)
+
+
+def test_a_sheet_that_cannot_be_written_is_refused_before_anything_is_decoded(tmp_path: Path) -> None:
+    for target in ("x.foo", "x", "absent/x.png"):
+        done = run(tmp_path, "absent.mp4", "--sheet", str(tmp_path / target))
+        assert done.returncode == 2, done.stderr
+        assert "must be the path of a contact sheet" in done.stderr or "cannot be written" in done.stderr
 
 
 def test_pixels_and_losses_are_named(tmp_path: Path) -> None:

@@ -75,6 +75,14 @@ def test_frames_to_numpy(clip):
     assert rest == [f"frame {f.index} at {f.timestamp:.3f} s: mean {f.image.mean():.1f}" for f in expected]
 
 
+@pytest.mark.parametrize("arguments", [[], ["one.mp4", "two.mp4"]])
+@pytest.mark.parametrize("name", ["frames_to_numpy.py", "contact_sheets.py", "transformers_inputs.py"])
+def test_an_example_without_its_arguments_says_what_it_takes(tmp_path, name, arguments):
+    (tmp_path / "transformers.py").write_text(STAND_IN)
+    done = run(name, *arguments, code=1, path=tmp_path)
+    assert done.stderr.startswith(f"usage: python examples/{name} ") and done.stderr.count("\n") == 1
+
+
 def test_contact_sheets(tmp_path):
     for name in ("base.mp4", "rotated90.mp4", "audio.mp4"):
         (tmp_path / name).symlink_to(CLIPS[name].path())

@@ -723,6 +723,21 @@ def test_importing_the_module_brings_in_neither_httpx_nor_httpcore() -> None:
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
 
 
+@pytest.mark.parametrize("content", [None, b"no certificate"], ids=["absent", "not a certificate"])
+def test_certificates_that_cannot_be_read_are_named_by_their_variable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes | None
+) -> None:
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificates.pem"))
+    monkeypatch.setattr(fetch_module, "_tls_context", REAL_TLS_CONTEXT)
+    REAL_TLS_CONTEXT.cache_clear()
+    if content is not None:
+        (tmp_path / "certificates.pem").write_bytes(content)
+    with pytest.raises(BackendUnavailable, match="correct or unset SSL_CERT_FILE in the environment"):
+        get("https://127.0.0.1:1/", PRIVATE_OK)
+    assert REAL_TLS_CONTEXT.cache_info().currsize == 0  # corrected, it is read again
+
+
 @pytest.mark.parametrize("url", ["http://", "http:clip.mp4", "https:///clip.mp4", "http://a b/", "http://a\n.example/"])
 def test_what_is_no_url_is_an_error(url: str) -> None:
     with pytest.raises(TelecineError) as caught:

@@ -17,7 +17,8 @@ import telecine
 PACKAGE = Path(telecine.__file__).parent
 LAYERS = [
     "errors",
-    "timeline limits timing cores sheet bitstream options",
+    "options",
+    "timeline limits timing cores sheet bitstream",
     "frames pixels urls policies display",
     "fetch sampling convert progress",
     "source",
@@ -31,7 +32,8 @@ LAYERS = [
     "budget cache metrics",
     "pool",
     "__init__",
-    "live integrations output doctor compare contract benchmark",
+    "live integrations output contract benchmark",
+    "doctor compare",
     "cli server",
 ]
 """Every module or folder of the package, from the bottom up; each imports only from layers below its own."""

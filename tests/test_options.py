@@ -6,16 +6,19 @@ import importlib
 import math
 import subprocess
 import sys
+from fractions import Fraction
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import telecine
 from clips import CLIPS
 from telecine.backends.pyav import PyAVBackend
-from telecine.options import Option, check
+from telecine.options import Option, check, real, shown, whole
+from telecine.settings import choose
 
 backends_module = importlib.import_module("telecine.backends")
 CLIP = CLIPS["base.mp4"]
@@ -57,8 +60,12 @@ def test_none_is_as_if_it_had_not_been_given() -> None:
 @pytest.mark.parametrize(
     ("option", "accepted", "refused_values"),
     [
-        (Option(int, 1, "", 0, 4), [0, 4], [-1, 5, 1.0, True, "1"]),
-        (Option(float, 1.0, "", 0.5), [0.5, 1, math.inf], [0.4, math.nan, True, "1"]),
+        (Option(int, 1, "", 0, 4), [0, 4, np.int64(3), np.uint8(4)], [-1, 5, 1.0, True, np.True_, "1", np.float64(1)]),
+        (
+            Option(float, 1.0, "", 0.5),
+            [0.5, 1, math.inf, np.float32(0.5), np.int64(2), Fraction(1, 2), 10**400],
+            [0.4, math.nan, True, np.True_, "1", 1j, -(10**400)],
+        ),
         (Option(bool, True, ""), [True, False], [1, 0, "true"]),
         (Option(str, "a", "", choices=("a", "b")), ["a", "b"], ["c", 1, b"a"]),
         (Option(str, "", ""), ["", "any"], [1]),
@@ -66,9 +73,74 @@ def test_none_is_as_if_it_had_not_been_given() -> None:
     ],
 )
 def test_what_an_option_accepts(option: Option, accepted: list[Any], refused_values: list[Any]) -> None:
-    assert all(option.accepts(value) for value in accepted)
-    assert not any(option.accepts(value) for value in refused_values)
+    for value in accepted:
+        assert option.read(value) == (real(value) if option.kind is float else value)
+        assert type(option.read(value)) is option.kind  # a number of Python, whatever was given
+    assert [option.read(value) for value in refused_values] == [None] * len(refused_values)
     assert option.allowed()
+
+
+def test_numbers_are_told_from_what_only_looks_like_them() -> None:
+    assert [whole(value) for value in (3, np.int8(3), np.uint64(2**63))] == [3, 3, 2**63]
+    assert [whole(value) for value in (True, 3.0, np.float64(3), "3", None, [3])] == [None] * 6
+    assert [real(value) for value in (3, np.float32(0.5), Fraction(1, 4), 10**400)] == [3.0, 0.5, 0.25, math.inf]
+    assert real(-(10**400)) == -math.inf
+    assert [real(value) for value in (True, np.True_, "3", None, 1j)] == [None] * 5
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_a_message_quotes_any_value_at_a_bounded_length() -> None:
+    assert shown("x") == "'x'"
+    assert len(shown(list(range(1000)))) == 103
+    assert shown(10**5000) == "something of type int that cannot be printed"
+    assert shown(Unprintable()) == "something of type Unprintable that cannot be printed"
+
+
+@pytest.mark.parametrize(
+    "value", [1, 0, object(), "gpu", "", "cuda:", "cuda:-1", "cuda:\u00b2", "cuda:1_0", "cuda0", "cpu:0"]
+)
+def test_a_device_is_one_of_three_strings(value: Any) -> None:
+    refused('it must be "cpu", "cuda" or "cuda:N", a string with N from 0 to 127', device=value)
+
+
+@pytest.mark.parametrize("number", ["128", "99999999999", "9" * 5000])
+def test_no_machine_has_that_many_devices(number: str) -> None:
+    refused("N from 0 to 127", device=f"cuda:{number}")
+
+
+def test_a_device_has_one_name() -> None:
+    assert choose("auto", "cuda:007") == ("auto", "cuda:7")
+    assert choose("nvdec", "cuda:127") == ("nvdec", "cuda:127")
+
+
+@pytest.mark.parametrize("value", [5, ["pyav"], "", {}, 10**5000], ids=lambda value: type(value).__name__)
+def test_a_backend_is_a_name(value: Any) -> None:
+    refused("the backends are pyav, ", backend=value)
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_pixels": 3}, 3, False])
+def test_limits_are_limits_and_nothing_else(limits: Any) -> None:
+    refused("limits is", limits=limits)
+    with pytest.raises(telecine.OptionsError, match=r"it must be a telecine\.Limits, or None"):
+        telecine.probe(CLIP.path(), limits=limits)
+
+
+@pytest.mark.parametrize("errors", ["lenient", ["strict"], np.array([1, 2]), None])
+def test_errors_are_recovered_from_or_raised(errors: Any) -> None:
+    refused('it must be "recover" or "strict"', errors=errors)
+
+
+def test_numbers_of_numpy_are_numbers_everywhere() -> None:
+    frames = telecine.load(
+        CLIP.path(), num_frames=np.int64(2), size=(np.int64(32), np.uint8(48)), threads=np.int64(1),
+        timeout=np.float32(60), limits=telecine.Limits(max_pixels=np.int64(2**26), read_timeout=np.float32(5)),  # type: ignore[arg-type]
+    )  # fmt: skip
+    assert frames.data.shape == (2, 32, 48, 3)
+    assert telecine.load(CLIP.path(), num_frames=1, size=np.int64(32)).data.shape[1] == 32
 
 
 def test_options_come_complete() -> None:
@@ -80,7 +152,7 @@ def test_every_backend_declares_its_options() -> None:
     for name in backends_module.TABLE:
         for option in backends_module.get(name).options.values():
             assert option.meaning
-            assert option.default is None or option.accepts(option.default)
+            assert option.default is None or option.read(option.default) == option.default
 
 
 def test_a_named_backend_that_does_not_work_here_says_why() -> None:
@@ -164,3 +236,14 @@ def test_an_installed_package_is_found(tmp_path: Path) -> None:
         env={"PYTHONPATH": f"{tmp_path}:{source}"}, timeout=60,
     )  # fmt: skip
     assert done.stdout.strip() == "acme", done.stderr
+
+
+def test_the_contract_asks_for_a_device_before_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Or each case would wait for a thread that has failed."""
+    from telecine.contract import CASES, run
+    from telecine.contract.__main__ import main
+
+    with pytest.raises(telecine.OptionsError, match="device is 'tpu'"):
+        run(CASES[0], "pyav", "tpu")
+    assert main(["pyav", "--device", "tpu"]) == 2
+    assert "device is 'tpu'" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from PIL import Image
 from clips import CLIPS, read_number
 from telecine import DeadlineError, OptionsError, load
 from telecine.limits import Deadline
-from telecine.output import as_document, claim
+from telecine.output import as_document, claim, claim_sheet, save_sheet
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +83,55 @@ def test_a_link_stays_a_link(frames, tmp_path):
     assert (tmp_path / "link.png").is_symlink() and (tmp_path / "real.png").is_file()
 
 
-@pytest.mark.parametrize("target", ["out.npz", "out.jpg", "out", "deep/out"])
+@pytest.mark.parametrize("target", ["out.npz", "out.jpg", "out", "deep/out", "a/b/c/", "a/b/../c/d/"])
 def test_nothing_is_left_where_the_work_fails(frames, tmp_path, target):
     with pytest.raises(RuntimeError, match="decoding failed"), claim(str(tmp_path / target), "-"):
         assert list(tmp_path.iterdir())  # claimed
         raise RuntimeError("decoding failed")
-    assert [p for p in tmp_path.rglob("*") if p.name != "deep"] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_that_were_there_or_that_others_use_stay(frames, tmp_path):
+    (tmp_path / "old").mkdir()
+    with pytest.raises(RuntimeError), claim(str(tmp_path / "old/a/b/c"), "-"):
+        (tmp_path / "old/a/other.txt").write_text("somebody else's")
+        raise RuntimeError("decoding failed")
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["a", "old", "other.txt"]
+
+
+def test_a_folder_that_cannot_be_made_leaves_no_part_of_it(tmp_path, monkeypatch):
+    real = os.mkdir
+
+    def mkdir(path, *arguments):
+        if Path(path).name == "c":
+            raise OSError(28, "No space left on device")
+        real(path, *arguments)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    with pytest.raises(OptionsError, match="No space left"), claim(str(tmp_path / "a/b/c/d"), "-"):
+        pytest.fail("it was claimed")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["sheet.foo", "sheet.npz", "sheet", "", "sheet/", "folder.png"])
+def test_a_sheet_of_several_results_is_a_picture(tmp_path, target):
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(OptionsError, match=r"must be the path of a contact sheet \(\.jpg, \.jpeg, \.png\)"):
+        with claim_sheet(str(tmp_path / target) if target else "", "-"):
+            pytest.fail("it was claimed")
+    with pytest.raises(OptionsError, match="cannot be written"), claim_sheet(str(tmp_path / "absent/x.png"), "-"):
+        pytest.fail("it was claimed")
+    assert [p.name for p in tmp_path.iterdir()] == ["folder.png"]
+
+
+def test_a_sheet_has_its_name_only_when_it_is_complete(frames, tmp_path):
+    target = tmp_path / "sheet.PNG"
+    with claim_sheet(str(target), "-") as place:
+        place(lambda path: (save_sheet(frames.sheet(), path), pytest.fail("too early") if target.exists() else None))
+    assert [p.name for p in tmp_path.iterdir()] == ["sheet.PNG"]
+    with pytest.raises(RuntimeError), claim_sheet(str(tmp_path / "other.jpg"), "-"):
+        raise RuntimeError("decoding failed")
+    assert [p.name for p in tmp_path.iterdir()] == ["sheet.PNG"]
 
 
 def test_an_old_file_stays_whole_where_the_writing_fails(frames, tmp_path, monkeypatch):

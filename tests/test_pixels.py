@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+from typing import Any
 
 import av
 import numpy as np
@@ -83,7 +85,6 @@ def test_fit_examples(fit: Fit, size: tuple[int, int], expected: tuple[int, int]
         {"max_pixels": 9, "multiple_of": 4},
         {"max_pixels": 9, "multiple_of": 0},
         {"max_pixels": 9, "min_pixels": 10},
-        {"max_pixels": 9, "min_pixels": -1},
     ],
 )
 def test_a_fit_that_cannot_be_met_is_refused(arguments: dict[str, int]) -> None:
@@ -124,6 +125,24 @@ def test_anything_else_is_no_size(size: object) -> None:
     """The message names the forms there are."""
     with pytest.raises(OptionsError, match="short side"):
         fit_size(size, 480, 640)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", ["3", 14.0, math.nan, math.inf, None, True, -1, 10**400], ids=repr)
+@pytest.mark.parametrize("name", ["max_pixels", "multiple_of", "min_pixels"])
+def test_the_numbers_of_a_fit_are_whole(name: str, value: Any) -> None:
+    """And such that a size can be computed of them."""
+    with pytest.raises(OptionsError, match=f"size: {name} is .*; it must be a whole number from 0 to"):
+        Fit(**({"max_pixels": 10_000} | {name: value}))
+
+
+def test_numbers_of_numpy_make_sizes_of_python() -> None:
+    """So that what is computed of them does not overflow."""
+    fit = Fit(np.int64(10_000), np.int32(14), np.uint8(196))  # type: ignore[arg-type]
+    assert fit == Fit(10_000, 14, 196)
+    for size in (np.int64(100), (np.int64(100), np.int16(150)), fit):
+        assert [type(side) for side in fit_size(size, 480, 640)] == [int, int]  # type: ignore[arg-type]
+    assert fit_size(np.int64(240), 480, 640) == (240, 320)  # type: ignore[arg-type]
+    assert fit_size(Fit(2**62, min_pixels=2**61), 3, 5)[0] > 10**9
 
 
 @pytest.mark.parametrize("turns", range(4))

@@ -182,6 +182,7 @@ def test_a_policy_that_needs_the_rate_of_the_source_says_so(policy: str) -> None
         ("clef_omni", {"fps": 30}, "takes clips up to 26 s, this one lasts 33 s"),
         ("openpangu", {"fps": 1e9, "num_frames": 10**12}, "at most 1000000 are allowed"),
         ("molmo2", {"fps": 1e9, "num_frames": 10**12}, "at most 1000000 are allowed"),
+        ("glm5next", {"fps": 1e9, "max_frames": 10**12}, "at most 1000000 are allowed"),
     ],
 )
 def test_what_a_policy_refuses_is_named(policy: str, options: dict[str, Any], message: str) -> None:

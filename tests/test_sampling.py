@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from telecine.errors import NoVideoError, OptionsError
 from telecine.policies import POLICIES, ClipFacts, apply_policy, policy_defaults
-from telecine.sampling import Sampling, select
+from telecine.sampling import KEY_FRAMES, Sampling, select
 from telecine.timeline import Timeline
 
 MILLISECOND = Fraction(1, 1000)
@@ -340,17 +340,49 @@ class TestChecks:
             Sampling(**{name: value})
 
     @pytest.mark.parametrize(
-        "value", [0, -1, math.nan, math.inf, True, np.False_, "2", 2e9, 10**400, np.array([2.0]), 1j]
-    )
+        "value",
+        [0, -1, math.nan, math.inf, True, np.False_, "2", 2e9, 10**400, np.array([2.0]), 1j, 1e-310,
+         Fraction(1, 10**400), Fraction(10**400), Fraction(1, 10**5000)],
+        ids=lambda value: type(value).__name__,
+    )  # fmt: skip
     def test_a_rate_is_a_positive_number(self, value: Any) -> None:
         with pytest.raises(OptionsError, match="fps"):
             Sampling(fps=value)
 
     @pytest.mark.parametrize("name", ["start", "end"])
-    @pytest.mark.parametrize("value", [-0.1, math.nan, math.inf, True, "0:10", 10**400])
+    @pytest.mark.parametrize(
+        "value",
+        [-0.1, math.nan, math.inf, True, "0:10", 10**400, Fraction(10**400), Fraction(-(10**5000), 7)],
+        ids=lambda value: type(value).__name__,
+    )
     def test_times_are_finite_and_not_negative(self, name: str, value: Any) -> None:
         with pytest.raises(OptionsError, match=name):
             Sampling(**{name: value})
+
+    @pytest.mark.parametrize("policy", [None, KEY_FRAMES, *POLICIES])
+    @pytest.mark.parametrize("fps", [1e-30, Fraction(1, 10**30), 1e9, Fraction(10**9)])
+    @pytest.mark.parametrize("count", [1, 10**400])
+    def test_whatever_is_accepted_can_be_computed_with(
+        self, policy: str | None, fps: float | Fraction, count: int
+    ) -> None:
+        """Or is refused; nothing overflows."""
+        takes = {KEY_FRAMES: ["num_frames", "max_frames"], None: ["num_frames", "fps", "max_frames"]}
+        options = takes[policy] if policy in takes else list(policy_defaults(str(policy)))
+        for name in options:
+            given = {name: fps if name == "fps" else count}
+            for more in ({}, {"fps": fps} if "fps" in options else {}):
+                try:
+                    indices = chosen(TEN_SECONDS, policy=policy, **(given | more))
+                except OptionsError:
+                    continue
+                assert 0 <= min(indices) and max(indices) < 300
+
+    @pytest.mark.parametrize("options", [{"num_frames": -(10**5000)}, {"min_frames": 10**5000, "max_frames": 1}])
+    def test_a_number_too_long_to_print_is_refused_like_any_other(self, options: dict[str, int]) -> None:
+        with pytest.raises(OptionsError, match="_frames is"):
+            Sampling(**options)
+        with pytest.raises(OptionsError, match="this clip has 300 frames"):
+            chosen(TEN_SECONDS, indices=[10**5000])
 
     @pytest.mark.parametrize("window", [{"start": 2, "end": 2}, {"start": 2, "end": 1}, {"end": 0}])
     def test_an_end_lies_after_its_start(self, window: dict[str, float]) -> None:

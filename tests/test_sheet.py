@@ -90,6 +90,7 @@ def test_frames_of_a_video_are_put_on_a_sheet():
     sheet = frames.sheet(columns=5, width=640)
     assert sheet.width == 640
     assert sheet.tobytes() == contact_sheet(frames.data, frames.indices, frames.timestamps, 5, 640).tobytes()
+    assert sheet.tobytes() == frames.sheet(columns=np.int64(5), width=np.int32(640)).tobytes()
 
 
 def test_a_reduced_picture_is_an_average_and_not_a_choice_of_pixels():
@@ -107,6 +108,11 @@ def test_a_reduced_picture_is_an_average_and_not_a_choice_of_pixels():
         (np.zeros((1, 4, 4, 3), np.float32), {}, "must be uint8"),
         (np.zeros((1, 4, 4, 3), np.uint8), {"columns": 0}, "at least 1"),
         (np.zeros((1, 4, 4, 3), np.uint8), {"width": 20}, "at least 128"),
+        (np.zeros((1, 4, 4, 3), np.uint8), {"columns": 1.5}, "columns is 1.5; it must be a whole number"),
+        (np.zeros((1, 4, 4, 3), np.uint8), {"columns": "3"}, "columns is '3'; it must be a whole number"),
+        (np.zeros((1, 4, 4, 3), np.uint8), {"columns": True}, "columns is True; it must be a whole number"),
+        (np.zeros((1, 4, 4, 3), np.uint8), {"width": 640.5}, "width is 640.5; it must be a whole number"),
+        (np.zeros((1, 4, 4, 3), np.uint8), {"width": 10**9}, "up to 65500"),
         (np.zeros((40, 4, 4, 3), np.uint8), {"columns": 40}, "fewer columns or a wider sheet"),
         (np.zeros((300, 4, 4, 3), np.uint8), {"columns": 1}, "more columns"),
     ],

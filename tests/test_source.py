@@ -255,6 +255,52 @@ def test_a_url_made_into_a_path_is_explained_and_not_quoted() -> None:
     assert "pa55" not in str(caught.value) and "t0ken" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https//user:pa55@video.example/clip.mp4?token=t0ken",
+        "xhttps:/user:pa55@video.example/clip.mp4?token=t0ken",
+        "user:pa55@video.example/t0ken",
+        "video.example/clip.mp4?pa55=t0ken",
+        "my https://user:pa55@video.example/t0ken",
+        " \thttps//pa55.example/t0ken",
+        "http/pa55/t0ken",
+        "user:pa55@video.example/t0ken\0",
+        "line\nuser:pa55@video.example/t0ken",
+    ],
+)
+def test_what_may_be_a_mistyped_url_is_not_quoted(text: str) -> None:
+    for source in (text, Path(text)):
+        with pytest.raises(SourceError, match="a path that looks like a URL cannot be opened") as caught:
+            opened(source)
+        assert "pa55" not in str(caught.value) and "t0ken" not in str(caught.value)
+
+
+def test_a_file_whose_name_has_signs_of_a_url_is_opened(tmp_path: Path) -> None:
+    for name in ("me@home.mp4", "what?.mp4", "http.mp4", " blank .mp4 "):
+        (tmp_path / name).write_bytes(VIDEO)
+        assert opened(str(tmp_path / name)).name == name
+        (tmp_path / name).write_bytes(b"")
+        with pytest.raises(SourceError, match=r"\.mp4 *is empty"):
+            opened(tmp_path / name)
+
+
+@pytest.mark.parametrize("url", [" {}", "{}\n", "\t {} \r\n"])
+def test_blanks_around_a_url_are_no_part_of_it(url: str) -> None:
+    data = f"data:;base64,{base64.b64encode(VIDEO).decode()}"
+    assert opened(url.format(data)).data == VIDEO
+    with pytest.raises(SourceError, match=r"127\.0\.0\.1 is not on the public internet") as caught:
+        opened(url.format("https://user:pa55@127.0.0.1/clip.mp4?token=t0ken"))
+    assert "pa55" not in str(caught.value) and "t0ken" not in str(caught.value)
+
+
+def test_a_file_object_that_is_called_by_its_url_is_named_without_what_is_secret() -> None:
+    file = io.BytesIO(b"")
+    file.name = "https://user:pa55@video.example/clip.mp4?token=t0ken"  # type: ignore[attr-defined]
+    with pytest.raises(SourceError, match=r"^video\.example/clip\.mp4 is empty"):
+        opened(file)
+
+
 def test_a_path_with_colons_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("talk: part 1.mp4", "12:30.mp4", "data.mp4"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import logging
 import os
@@ -20,12 +21,12 @@ import telecine
 from telecine.backends import TABLE
 from telecine.benchmark import add_bench_arguments, bench
 from telecine.compare import Comparison, compare, write_sheet
-from telecine.doctor import examine
+from telecine.doctor import describe, examine
 from telecine.errors import BackendUnavailable, OptionsError, TelecineError
 from telecine.frames import Frames, VideoInfo
 from telecine.limits import Deadline
 from telecine.load import load
-from telecine.output import as_document, claim, is_folder, plain
+from telecine.output import as_document, claim, claim_sheet, is_folder, plain, table
 from telecine.policies import POLICIES
 from telecine.probe import probe
 from telecine.progress import Progress
@@ -56,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, or the one of the error's class in :mod:`telecine.errors`.
     """
+    _prepare_streams()
     try:
         arguments = _parser().parse_args(argv)
         with _logging():
@@ -70,8 +72,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(getattr(arguments, "exit_code", 0))
 
 
+def _prepare_streams() -> None:
+    """Make any text printable, and messages go nowhere where the caller closed their stream: Python then has None."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # for the rest of the process
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _print(lines: Iterable[str]) -> None:
     text = "".join(f"{line}\n" for line in lines)
+    if sys.stdout is None:
+        raise OptionsError("standard output cannot be written: it is closed")
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -189,6 +202,8 @@ def _size(text: str) -> int | tuple[int, int]:
 def _source(file: str) -> tuple[Any, str]:
     """What to open, and a name for it that can be printed."""
     if file == "-":
+        if sys.stdin is None:
+            raise OptionsError("FILE is -, and standard input is closed; pipe a video into it or give a path")
         if sys.stdin.isatty():
             raise OptionsError("FILE is -, and standard input is a terminal; pipe a video into it or give a path")
         return sys.stdin.buffer, "standard input"
@@ -201,7 +216,7 @@ def _probe(arguments: argparse.Namespace) -> Iterable[str]:
     source, name = _source(arguments.file)
     with Progress.shown(arguments.progress) as watch:
         info = probe(source, timeout=Deadline(arguments.timeout, watch))
-    return [json.dumps(plain(info), indent=2)] if arguments.json else [name, *_table(_facts(info))]
+    return [json.dumps(plain(info), indent=2)] if arguments.json else [name, *table(_facts(info))]
 
 
 def _sample(arguments: argparse.Namespace) -> Iterable[str]:
@@ -300,11 +315,15 @@ def _summary(name: str, frames: Frames, target: str | None) -> Iterator[str]:
 
 def _compare(arguments: argparse.Namespace) -> Iterable[str]:
     source, name = _source(arguments.file)
-    with Progress.shown(arguments.progress) as watch:
+    target: str | None = arguments.sheet
+    with (
+        Progress.shown(arguments.progress) as watch,
+        contextlib.nullcontext() if target is None else claim_sheet(target, arguments.file) as place,
+    ):
         deadline = Deadline(arguments.timeout, watch)
         found = compare(source, num_frames=arguments.num_frames, device=arguments.device, timeout=deadline)
-        if arguments.sheet is not None:
-            write_sheet(found, arguments.sheet)
+        if place is not None:
+            place(lambda path: write_sheet(found, path))
     # two that do not mean the same frames: nothing failed, and yet nothing is right
     arguments.exit_code = 0 if found.agree else 1
     if arguments.json:
@@ -315,7 +334,7 @@ def _compare(arguments: argparse.Namespace) -> Iterable[str]:
 
 def _comparison(name: str, found: Comparison) -> Iterator[str]:
     yield name
-    yield from _table(_facts(found.info))
+    yield from table(_facts(found.info))
     yield ""
     yield f"{len(found.indices)} frames: {', '.join(map(str, found.indices[:12]))}{', ...' * (len(found.indices) > 12)}"
     for row in found.rows:
@@ -336,35 +355,7 @@ def _doctor(arguments: argparse.Namespace) -> Iterable[str]:
     found = examine()
     if arguments.json:
         return [json.dumps(found, indent=2)]
-    lines = [f"telecine {found['telecine']}, Python {found['python']}, {found['platform']}, {found['cores']} cores"]
-    lines += ["", "backends"]
-    lines += _table(
-        [
-            (b["name"], f"usable, {b['version']}" if b["usable"] else f"not usable: {b['reason']}")
-            for b in found["backends"]
-        ]
-    )
-    lines += ["", "libraries"]
-    lines += _table(_libraries(found))
-    lines += ["", "environment"]
-    lines += _table(list(found["environment"].items())) or ["  no TELECINE_ variable is set"]
-    return lines
-
-
-def _libraries(found: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = [(name, version or "not found") for name, version in found["libraries"].items()]
-    ffmpeg = found["ffmpeg"]
-    if ffmpeg:
-        parts = f"; built with {', '.join(ffmpeg['gpl_parts'])}, under the GPL" if ffmpeg["gpl_parts"] else ""
-        rows.insert(1, ("ffmpeg", f"{ffmpeg['version']}, inside av; by its own word {ffmpeg['licence']}{parts}"))
-    driver = found["cuda_driver"]
-    rows.append(("cuda", f"driver for CUDA up to {driver}" if driver else "no NVIDIA driver found"))
-    return rows
-
-
-def _table(rows: list[tuple[str, str]]) -> list[str]:
-    widest = max((len(name) for name, _ in rows), default=0)
-    return [f"  {name:<{widest}}  {printable(value, 500)}" for name, value in rows]
+    return describe(found)
 
 
 def _say(message: str) -> None:

@@ -6,6 +6,7 @@ is what the others are measured against.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -13,19 +14,23 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+import telecine.errors as tree
 from telecine.backends import backends
-from telecine.errors import TelecineError
+from telecine.errors import DeadlineError, DecodeError, OptionsError, TelecineError
 from telecine.frames import Frames, VideoInfo
 from telecine.limits import Deadline, Limits
 from telecine.load import load
-from telecine.probe import probe
+from telecine.options import shown, whole
+from telecine.output import save_sheet
+from telecine.probe import look
+from telecine.settings import choose
 from telecine.source import open_source
 
 __all__ = ["Comparison", "Row", "compare", "write_sheet"]
@@ -89,12 +94,17 @@ def compare(
         limits: as of :func:`telecine.load`.
 
     Raises:
-        TelecineError: the source cannot be read, or the reference cannot decode it.
+        OptionsError: an argument is wrong.
+        DeadlineError: the timeout passed.
+        TelecineError: as :func:`telecine.load`: the source cannot be read, or the reference cannot decode it.
     """
-    deadline = Deadline.of(timeout)
-    with open_source(source, limits or Limits(), deadline) as opened:
-        info = probe(opened.data, limits=limits, timeout=deadline)
-        indices = _indices(info.num_frames, num_frames)
+    count, deadline, limits = whole(num_frames) or 0, Deadline.of(timeout), Limits.of(limits)
+    if count < 1:
+        raise OptionsError(f"num_frames is {shown(num_frames)}; it must be a whole number from 1 on")
+    _, device = choose("auto", device)
+    with open_source(source, limits, deadline) as opened:
+        info = look(opened, limits, deadline)
+        job = _Job(opened.name, _indices(info.num_frames, count), limits)
         usable = [status for status in backends() if status.usable]
         usable.sort(key=lambda status: status.name != _REFERENCE)
         rows: list[Row] = []
@@ -103,16 +113,37 @@ def compare(
             for number, status in enumerate(usable):
                 deadline.check("comparing backends", number, len(usable))
                 where = "cpu" if status.name == _REFERENCE else device
-                answer, got = _in_process(status.name, where, path, indices, deadline)
-                answer["version"] = status.version
-                if got is not None:
-                    images[status.name] = got
-                    if status.name != _REFERENCE:
-                        _judge(answer, got, images[_REFERENCE])
-                elif status.name == _REFERENCE:
-                    raise TelecineError(f"the reference, {_REFERENCE}, cannot decode it: {answer['detail']}")
+                answer: dict[str, Any] = {"backend": status.name, "device": where, "version": status.version}
+                try:
+                    row, got = _in_process(status.name, where, path, job, deadline)
+                except TelecineError as error:
+                    deadline.check("comparing backends", number, len(usable))
+                    crashed = isinstance(error, _Crash)
+                    if status.name == _REFERENCE:
+                        kind = DecodeError if crashed else type(error)
+                        raise kind(f"the reference, {_REFERENCE}, cannot decode it: {error}") from error
+                    rows.append(Row(**answer, verdict="crashed" if crashed else "failed", detail=str(error)))
+                    continue
+                answer |= row
+                images[status.name] = got
+                if status.name != _REFERENCE:
+                    _judge(answer, got, images[_REFERENCE])
                 rows.append(Row(**answer))
-    return Comparison(info, tuple(indices), tuple(rows), images)
+    return Comparison(info, tuple(job.indices), tuple(rows), images)
+
+
+class _Crash(TelecineError):
+    """The process of a backend ended without an answer."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What every backend is asked."""
+
+    name: str
+    """Of the source, for messages."""
+    indices: list[int]
+    limits: Limits
 
 
 def _indices(total: int, count: int) -> list[int]:
@@ -138,50 +169,52 @@ def _shared(data: memoryview) -> Iterator[str]:
 _Got = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.uint8]]
 
 
-def _in_process(
-    name: str, device: str, path: str, indices: list[int], deadline: Deadline
-) -> tuple[dict[str, Any], _Got | None]:
-    """Decode in a child; give the fields of its row, and its frames."""
+def _in_process(name: str, device: str, path: str, job: _Job, deadline: Deadline) -> tuple[dict[str, Any], _Got]:
+    """Decode in a child; give what its row says, and its frames.
+
+    Raises:
+        TelecineError: what the child raised, by its own class; that it gave no answer in time, or crashed.
+    """
     left = deadline.remaining()
-    seconds = _SECONDS if left is None else max(0.01, min(_SECONDS, left))
-    base: dict[str, Any] = {"backend": name, "device": device}
+    seconds = _SECONDS if left is None else min(_SECONDS, left)
     answer = os.memfd_create("telecine-answer", os.MFD_CLOEXEC)
     try:
-        job: dict[str, Any] = {
+        told = asdict(job) | {
             "backend": name,
             "device": device,
             "source": path,
-            "indices": indices,
             "answer": f"/proc/{os.getpid()}/fd/{answer}",
         }
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "telecine.compare"],
-                input=json.dumps(job).encode(), capture_output=True, timeout=seconds, env=environment,
+                input=json.dumps(told).encode(), capture_output=True, timeout=seconds, env=environment,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return base | {"verdict": "failed", "detail": f"gave no answer within {seconds:.0f} s"}, None
-        with open(job["answer"], "rb") as file:
+            raise DeadlineError(f"gave no answer within {seconds:.0f} s") from None
+        with open(told["answer"], "rb") as file:
             head, _, raw = file.read().partition(b"\n")
     finally:
         os.close(answer)
     if not head:
         last = (done.stderr.decode(errors="replace").strip().splitlines() or [""])[-1]
         how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-        return base | {"verdict": "crashed", "detail": f"{how}: {last[:200]}" if last else how}, None
+        raise _Crash(f"{how}: {last[:200]}" if last else how)
     said = json.loads(head)
     if "error" in said:
-        return base | {"verdict": "failed", "detail": said["error"]}, None
+        kind: type[TelecineError] = getattr(tree, said["kind"], TelecineError)
+        raise kind(said["error"])
     frames = np.frombuffer(raw, np.uint8).reshape(said["shape"])
     got = np.array(said["indices"], np.int64), np.array(said["timestamps"]), frames
-    row = base | {
+    row = {
         "verdict": "reference",
+        "device": said["device"],
         "seconds": said["seconds"],
         "frames": len(frames),
         "lost": tuple(said["lost"]),
     }
-    return row | {"device": said["device"]}, got
+    return row, got
 
 
 def _judge(answer: dict[str, Any], got: _Got, reference: _Got) -> None:
@@ -228,21 +261,23 @@ def write_sheet(comparison: Comparison, path: str | Path) -> None:
         kept = np.flatnonzero(np.isin(indices, wanted))
         parts.append((indices[kept], times[kept], frames[kept]))
     columns = max(len(part[0]) for part in parts)
-    whole = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    contact_sheet(whole[2], whole[0], whole[1], columns=columns).save(path)
+    joined = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    save_sheet(contact_sheet(joined[2], joined[0], joined[1], columns=columns), Path(path))
 
 
 def _work(job: dict[str, Any]) -> None:
     """Decode in this process, for the one that started it."""
-    common = {"backend": job["backend"], "device": job["device"]}
+    common = {"backend": job["backend"], "device": job["device"], "limits": Limits(**job["limits"])}
     try:
-        # the first request pays for what is made once: libraries, contexts, pools
-        load(job["source"], indices=job["indices"][:1], **common)
-        started = time.perf_counter()
-        frames: Frames = load(job["source"], indices=job["indices"], **common)
-        seconds = time.perf_counter() - started
+        with io.FileIO(job["source"]) as file:
+            file.name = job["name"]  # what messages call it: that of the memory means nothing to anybody
+            # the first request pays for what is made once: libraries, contexts, pools
+            load(file, indices=job["indices"][:1], **common)
+            started = time.perf_counter()
+            frames: Frames = load(file, indices=job["indices"], **common)
+            seconds = time.perf_counter() - started
     except TelecineError as error:
-        head: dict[str, Any] = {"error": str(error)}
+        head: dict[str, Any] = {"error": str(error), "kind": _kind(error)}
         pixels = b""
     else:
         host = np.ascontiguousarray(frames.numpy())
@@ -257,6 +292,11 @@ def _work(job: dict[str, Any]) -> None:
         pixels = host.tobytes()
     with open(job["answer"], "wb") as file:
         file.write(json.dumps(head).encode() + b"\n" + pixels)
+
+
+def _kind(error: TelecineError) -> str:
+    """The class of an error that the parent knows too: a backend of another package may have made one of its own."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in tree.__all__)
 
 
 def _main(argv: Sequence[str] = ()) -> int:

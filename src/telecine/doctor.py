@@ -11,8 +11,9 @@ from typing import Any
 import telecine
 from telecine.backends import backends
 from telecine.cores import usable_cores
+from telecine.output import table
 
-__all__ = ["examine"]
+__all__ = ["describe", "examine"]
 
 _GPL_PARTS = ("libx264", "libx265", "libxvid", "libvidstab", "librubberband")
 """Libraries that make an FFmpeg that is linked with them GPL as a whole."""
@@ -38,6 +39,29 @@ def examine() -> dict[str, Any]:
         "cuda_driver": _cuda_driver(),
         "environment": {name: os.environ[name] for name in sorted(os.environ) if name.startswith("TELECINE_")},
     }
+
+
+def describe(found: dict[str, Any]) -> list[str]:
+    """What :func:`examine` found, for people: a line each."""
+    heading = f"telecine {found['telecine']}, Python {found['python']}, {found['platform']}, {found['cores']} cores"
+    works = [
+        (b["name"], f"usable, {b['version']}" if b["usable"] else f"not usable: {b['reason']}")
+        for b in found["backends"]
+    ]
+    variables = table(list(found["environment"].items())) or ["  no TELECINE_ variable is set"]
+    libraries = table(_libraries(found))
+    return [heading, "", "backends", *table(works), "", "libraries", *libraries, "", "environment", *variables]
+
+
+def _libraries(found: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = [(name, version or "not found") for name, version in found["libraries"].items()]
+    ffmpeg = found["ffmpeg"]
+    if ffmpeg:
+        parts = f"; built with {', '.join(ffmpeg['gpl_parts'])}, under the GPL" if ffmpeg["gpl_parts"] else ""
+        rows.insert(1, ("ffmpeg", f"{ffmpeg['version']}, inside av; by its own word {ffmpeg['licence']}{parts}"))
+    driver = found["cuda_driver"]
+    rows.append(("cuda", f"driver for CUDA up to {driver}" if driver else "no NVIDIA driver found"))
+    return rows
 
 
 def _version(distribution: str) -> str | None:

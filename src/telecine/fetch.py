@@ -18,6 +18,7 @@ import base64
 import contextlib
 import functools
 import ipaddress
+import os
 import re
 import socket
 import ssl
@@ -205,7 +206,14 @@ def _tls_context() -> ssl.SSLContext:
     """One for the process: loading the certificates takes tens of milliseconds."""
     import httpx
 
-    return httpx.create_ssl_context()
+    try:
+        return httpx.create_ssl_context()
+    except OSError as error:  # of the ssl module, too
+        named = " and ".join(name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name))
+        raise BackendUnavailable(
+            f"the certificates that https needs cannot be read ({error.strerror or type(error).__name__}); "
+            + (f"correct or unset {named} in the environment" if named else "reinstall the package certifi")
+        ) from error
 
 
 def fetch(url: str, limits: Limits, deadline: Deadline) -> Generator[bytes, None, None]:
@@ -221,7 +229,7 @@ def fetch(url: str, limits: Limits, deadline: Deadline) -> Generator[bytes, None
         deadline: looked at between chunks and at least every quarter of a second while waiting.
 
     Raises:
-        BackendUnavailable: httpx is not installed.
+        BackendUnavailable: httpx is not installed, or the certificates named by the environment cannot be read.
         SourceError: the URL, its host, a redirect or the answer is refused, or the transfer failed.
         LimitError: the body is larger than the limit.
         DeadlineError, Cancelled: from ``deadline``.

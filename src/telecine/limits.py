@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -9,11 +10,18 @@ from dataclasses import dataclass, fields
 from typing import TypeAlias
 
 from telecine.errors import Cancelled, DeadlineError, OptionsError
+from telecine.options import real, shown, whole
 
 __all__ = ["Deadline", "Limits", "Watch"]
 
 Watch: TypeAlias = "Callable[[str, int, int], None]"
 """Told what is going on, how much of it is done, and of how much; both are 0 where that is not known."""
+
+_LONGEST = 1e9
+"""Seconds of a timeout, 31 years: what every wait of the system can be told."""
+_LONGEST_WAIT = 1e6
+"""Seconds that a socket may be told to wait: it counts milliseconds in 31 bits."""
+_MOST = {"max_seconds": math.inf, "connect_timeout": _LONGEST_WAIT, "read_timeout": _LONGEST_WAIT}
 
 
 @dataclass(frozen=True)
@@ -50,9 +58,37 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if not isinstance(value, bool) and value < 0:
-                raise OptionsError(f"limits: {field.name} is {value!r}; it must not be negative")
+            given = getattr(self, field.name)
+            value, allowed = _checked(field.name, given, type(field.default))
+            if value is None:
+                raise OptionsError(f"limits: {field.name} is {shown(given)}; it must be {allowed}")
+            object.__setattr__(self, field.name, value)
+
+    @classmethod
+    def of(cls, limits: Limits | None) -> Limits:
+        """The limits of a call: those given, or the defaults.
+
+        Raises:
+            OptionsError: something else was given.
+        """
+        if limits is None:
+            return cls()
+        if not isinstance(limits, Limits):
+            raise OptionsError(f"limits is {shown(limits)}; it must be a telecine.Limits, or None for the defaults")
+        return limits
+
+
+def _checked(name: str, value: object, kind: type) -> tuple[bool | int | float | None, str]:
+    """A limit as Python has it, None where it is not allowed, and what is allowed."""
+    if kind is bool:
+        return (value if isinstance(value, bool) else None), "True or False"
+    if kind is int:
+        count = whole(value)
+        return (count if count is not None and count >= 0 else None), "a whole number that is not negative"
+    most, seconds = _MOST[name], real(value)
+    # written so that a NaN is refused: it is neither more nor less than anything, and would switch the limit off
+    bounds = f"a number from 0 to {most:.0f}" if math.isfinite(most) else "a number that is not negative"
+    return (seconds if seconds is not None and 0 <= seconds <= most else None), bounds
 
 
 class Deadline:
@@ -66,11 +102,13 @@ class Deadline:
     """
 
     def __init__(self, seconds: float | None = None, watch: Watch | None = None) -> None:
-        number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-        if seconds is not None and not (number and seconds > 0):
-            raise OptionsError(f"timeout is {seconds!r}; it must be a positive number of seconds, or None")
-        self.seconds = seconds
-        self._end = None if seconds is None else time.monotonic() + seconds
+        bound = real(seconds)
+        if seconds is not None and not (bound is not None and 0 < bound <= _LONGEST):
+            raise OptionsError(
+                f"timeout is {shown(seconds)}; it must be a number of seconds above 0 and up to {_LONGEST:.0f}, or None"
+            )
+        self.seconds = bound
+        self._end = None if bound is None else time.monotonic() + bound
         self._watch = watch
         self._cancelled = threading.Event()
 

@@ -17,6 +17,7 @@ from telecine.errors import DecodeError, LimitError, OptionsError
 from telecine.frames import Frames, Report, VideoInfo
 from telecine.index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
+from telecine.options import shown
 from telecine.pixels import Geometry, Size, fit_size
 from telecine.plan import make_plan
 from telecine.probe import describe
@@ -133,11 +134,11 @@ class Request:
             OptionsError: an option is wrong.
             BackendUnavailable: the backend does not work on this machine.
         """
-        if errors not in ("recover", "strict"):
-            raise OptionsError(f'errors is {errors!r}; it must be "recover" or "strict"')
+        if not isinstance(errors, str) or errors not in ("recover", "strict"):
+            raise OptionsError(f'errors is {shown(errors)}; it must be "recover" or "strict"')
         sampling = Sampling(**{field.name: options.pop(field.name, None) for field in fields(Sampling)})
         chosen, device = choose(backend, device)
-        return cls(source, sampling, size, chosen, device, errors, limits or Limits(), ready(chosen, options))
+        return cls(source, sampling, size, chosen, device, errors, Limits.of(limits), ready(chosen, options))
 
     def choose(self, index: PacketIndex, info: VideoInfo) -> tuple[npt.NDArray[np.int64], Size]:
         """Which frames, and at what size. An engine with rules of its own overrides it."""
@@ -249,7 +250,8 @@ def _check_output(name: str, count: int, geometry: Geometry, limits: Limits) -> 
         raise LimitError(f"{name}: {count} frames asked for; limits.max_frames is {limits.max_frames}")
     if geometry.height * geometry.width > limits.max_pixels:
         raise LimitError(
-            f"{name}: frames of {geometry.width}x{geometry.height} pixels; limits.max_pixels is {limits.max_pixels}"
+            f"{name}: frames of {shown(geometry.width)}x{shown(geometry.height)} pixels; "
+            f"limits.max_pixels is {limits.max_pixels}"
         )
     needed = count * geometry.height * geometry.width * 3
     if needed > limits.max_output_bytes:

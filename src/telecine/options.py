@@ -1,17 +1,50 @@
-"""The options that backends take beside those of every request: declared by each, checked in one place."""
+"""What options may be: numbers of any library, told apart in one place, and the options that backends declare."""
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 from telecine.errors import OptionsError
 
-__all__ = ["Option", "check"]
+__all__ = ["Option", "check", "real", "shown", "whole"]
 
 _KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a string"}
+_MOST_SHOWN = 100
+"""Characters of a refused value that a message quotes."""
+
+
+def whole(value: object) -> int | None:
+    """The whole number that a value is, NumPy's included; None for anything else, so for a bool."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]  # asking is the only way to know
+    except TypeError:
+        return None
+
+
+def real(value: object) -> float | None:
+    """The number that a value is, NumPy's included, infinite beyond floats; None for anything else, so for a bool."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return -math.inf if value < 0 else math.inf
+
+
+def shown(value: object) -> str:
+    """A refused value as a message quotes it: of a bounded length, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # Python prints no whole number of over 4300 digits, and a stranger's object may do anything
+        return f"something of type {type(value).__name__} that cannot be printed"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 @dataclass(frozen=True)
@@ -40,17 +73,16 @@ class Option:
             bounds = f" from {self.low:g} to {self.high:g}" if self.high is not None else f" from {self.low:g} on"
         return _KINDS[self.kind] + bounds
 
-    def accepts(self, value: Any) -> bool:
-        """Whether a value may be given."""
-        if isinstance(value, bool) is not (self.kind is bool):
-            return False
+    def read(self, value: Any) -> Any:
+        """The value as Python has it, a number of NumPy's too; None where it is not allowed."""
+        if self.kind is bool:
+            return value if isinstance(value, bool) else None
         if self.kind is str:
-            return isinstance(value, str) and (not self.choices or value in self.choices)
-        if not isinstance(value, (int, float) if self.kind is float else int):
-            return False
-        # written so that a NaN is refused
+            return value if isinstance(value, str) and (not self.choices or value in self.choices) else None
+        number = real(value) if self.kind is float else whole(value)
         low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
-        return low <= value <= high
+        # written so that a NaN is refused
+        return number if number is not None and low <= number <= high else None
 
 
 def check(
@@ -78,7 +110,7 @@ def check(
     for name, value in given.items():
         if value is None:
             continue
-        if not own[name].accepts(value):
-            raise OptionsError(f"{name} is {value!r}; for {backend} it must be {own[name].allowed()}")
-        values[name] = value
+        values[name] = own[name].read(value)
+        if values[name] is None:
+            raise OptionsError(f"{name} is {shown(value)}; for {backend} it must be {own[name].allowed()}")
     return values

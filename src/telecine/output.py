@@ -1,4 +1,4 @@
-"""Writing frames to disk: a contact sheet, arrays, or a folder of pictures.
+"""What a command writes: tables, documents, and frames on disk as a contact sheet, arrays or a folder of pictures.
 
 A target is claimed before anything is decoded, so that one which cannot be written is refused at once. What is written
 appears under its name only when it is complete.
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,12 +24,19 @@ from telecine.frames import Frames, Report, VideoInfo
 from telecine.limits import Deadline
 from telecine.urls import printable
 
-__all__ = ["Writer", "as_document", "claim", "is_folder", "plain"]
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["Place", "Writer", "as_document", "claim", "claim_sheet", "is_folder", "plain", "save_sheet", "table"]
 
 Writer = Callable[[Frames, Deadline], None]
 """Writes the frames to the claimed target."""
+Place = Callable[[Callable[[Path], None]], None]
+"""Calls what writes a file, and gives the file its name when it is complete."""
 
-_ALLOWED = "a contact sheet (.jpg, .jpeg, .png), arrays (.npz) or a folder (no suffix, or a / at the end)"
+_SHEETS = (".jpg", ".jpeg", ".png")
+_SHEET = f"a contact sheet ({', '.join(_SHEETS)})"
+_ALLOWED = f"{_SHEET}, arrays (.npz) or a folder (no suffix, or a / at the end)"
 _QUALITY = 90
 """Of JPEG sheets: labels stay sharp."""
 _LIST = "frames.json"
@@ -57,6 +64,12 @@ def as_document(frames: Frames, folder: bool = False) -> dict[str, Any]:
     return {"info": plain(frames.info), "report": plain(frames.report), "frames": rows}
 
 
+def table(rows: list[tuple[str, str]]) -> list[str]:
+    """Lines of names and values, the values one below the other."""
+    widest = max((len(name) for name, _ in rows), default=0)
+    return [f"  {name:<{widest}}  {printable(value, 500)}" for name, value in rows]
+
+
 def is_folder(target: str) -> bool:
     """Whether a target means a folder of pictures."""
     return target.endswith(os.sep) or os.path.isdir(target) or not Path(target).suffix
@@ -82,10 +95,27 @@ def claim(target: str, source: str) -> Iterator[Writer]:
     write = _FILES.get(Path(target).suffix.lower())
     if write is None:
         raise OptionsError(f"output is {printable(target)!r}; it must be the path of {_ALLOWED}")
-    if os.path.exists(target) and os.path.exists(source) and os.path.samefile(target, source):
-        raise OptionsError(f"output is {printable(target)!r}, which is the video itself; choose another name")
-    with _claimed_file(target, write) as writer:
+
+    with _claimed_file(target, source) as place:
+
+        def writer(frames: Frames, deadline: Deadline) -> None:
+            deadline.check("writing the output")
+            place(lambda path: write(frames, path))
+
         yield writer
+
+
+@contextlib.contextmanager
+def claim_sheet(target: str, source: str) -> Iterator[Place]:
+    """The same for a contact sheet of several results, which the caller makes.
+
+    Raises:
+        OptionsError: not the suffix of a picture, or the target cannot be written.
+    """
+    if Path(target).suffix.lower() not in _SHEETS or is_folder(target):
+        raise OptionsError(f"sheet is {printable(target)!r}; it must be the path of {_SHEET}")
+    with _claimed_file(target, source) as place:
+        yield place
 
 
 @contextlib.contextmanager
@@ -101,21 +131,22 @@ def _explained(target: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _claimed_file(target: str, write: Callable[[Frames, Path], None]) -> Iterator[Writer]:
+def _claimed_file(target: str, source: str) -> Iterator[Place]:
+    if os.path.exists(target) and os.path.exists(source) and os.path.samefile(target, source):
+        raise OptionsError(f"output is {printable(target)!r}, which is the video itself; choose another name")
     # a link stays, as with any other way of writing to it
     path = Path(os.path.realpath(target))
     unfinished = path.with_name(f".telecine-{secrets.token_hex(4)}{path.suffix}")
     with _explained(target):
         unfinished.touch(exist_ok=False)
 
-    def writer(frames: Frames, deadline: Deadline) -> None:
-        deadline.check("writing the output")
+    def place(write: Callable[[Path], None]) -> None:
         with _explained(target):
-            write(frames, unfinished)
+            write(unfinished)
             unfinished.replace(path)
 
     try:
-        yield writer
+        yield place
     finally:
         unfinished.unlink(missing_ok=True)
 
@@ -124,10 +155,7 @@ def _claimed_file(target: str, write: Callable[[Frames, Path], None]) -> Iterato
 def _claimed_folder(target: str) -> Iterator[Writer]:
     folder = Path(target)
     unfinished = folder / f".telecine-{secrets.token_hex(4)}"
-    with _explained(target):
-        is_new = not folder.exists()
-        folder.mkdir(parents=True, exist_ok=True)
-        unfinished.mkdir()
+    missing = [place for place in (folder, *folder.parents) if not os.path.exists(place)]
 
     def writer(frames: Frames, deadline: Deadline) -> None:
         with _explained(target):
@@ -138,12 +166,16 @@ def _claimed_folder(target: str) -> Iterator[Writer]:
                 (unfinished / name).replace(folder / name)
 
     try:
+        with _explained(target):
+            folder.mkdir(parents=True, exist_ok=True)
+            unfinished.mkdir()
         yield writer
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-        if is_new:
+        # from the innermost outwards; what holds something stays
+        for made in missing:
             with contextlib.suppress(OSError):
-                folder.rmdir()
+                made.rmdir()
 
 
 def _file_name(index: int) -> str:
@@ -163,7 +195,12 @@ def _write_pictures(frames: Frames, folder: Path, deadline: Deadline) -> None:
 
 
 def _write_sheet(frames: Frames, path: Path) -> None:
-    frames.sheet().save(path, quality=_QUALITY)  # PNG, which has none, ignores it
+    save_sheet(frames.sheet(), path)
+
+
+def save_sheet(sheet: Image, path: Path) -> None:
+    """Write a contact sheet, in the format of the suffix."""
+    sheet.save(path, quality=_QUALITY)  # PNG, which has none, ignores it
 
 
 def _write_arrays(frames: Frames, path: Path) -> None:
@@ -179,9 +216,4 @@ def _write_arrays(frames: Frames, path: Path) -> None:
         )
 
 
-_FILES: dict[str, Callable[[Frames, Path], None]] = {
-    ".jpg": _write_sheet,
-    ".jpeg": _write_sheet,
-    ".png": _write_sheet,
-    ".npz": _write_arrays,
-}
+_FILES: dict[str, Callable[[Frames, Path], None]] = {**dict.fromkeys(_SHEETS, _write_sheet), ".npz": _write_arrays}

@@ -19,8 +19,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from telecine.errors import OptionsError
+from telecine.options import shown, whole
 
 __all__ = ["Fit", "Geometry", "Size", "fit_size"]
+
+_MOST_PIXELS = 1 << 62
+"""That a :class:`Fit` may ask for: far above any limit, and floats can be made of it."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,16 @@ class Fit:
     min_pixels: int = 0
 
     def __post_init__(self) -> None:
-        if self.multiple_of < 1 or self.max_pixels < self.multiple_of**2 or not 0 <= self.min_pixels <= self.max_pixels:
+        for name in ("max_pixels", "multiple_of", "min_pixels"):
+            given = getattr(self, name)
+            number = whole(given)
+            if number is None or not 0 <= number <= _MOST_PIXELS:
+                raise OptionsError(f"size: {name} is {shown(given)}; it must be a whole number from 0 to 2**62")
+            object.__setattr__(self, name, number)
+        if self.multiple_of < 1 or self.max_pixels < self.multiple_of**2 or self.min_pixels > self.max_pixels:
             raise OptionsError(
                 f"size: {self} cannot be met; it needs multiple_of >= 1, max_pixels >= multiple_of squared and "
-                "0 <= min_pixels <= max_pixels"
+                "min_pixels <= max_pixels"
             )
 
     def __call__(self, height: int, width: int) -> tuple[int, int]:
@@ -80,15 +90,17 @@ def fit_size(size: Size, height: int, width: int) -> tuple[int, int]:
         return height, width
     if isinstance(size, Fit):
         return size(height, width)
-    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+    if isinstance(size, (tuple, list)):
+        sides = [whole(side) or 0 for side in size]
+        if len(sides) == 2 and min(sides) > 0:
+            return sides[0], sides[1]
+    elif (given := whole(size) or 0) > 0:
         short = min(height, width)
         # in whole numbers: a size from outside may be too large for a float
-        return (2 * height * size + short) // (2 * short), (2 * width * size + short) // (2 * short)
-    if isinstance(size, (tuple, list)) and len(size) == 2:
-        tall, wide = size
-        if all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in (tall, wide)):
-            return tall, wide
-    raise OptionsError(f"size is {size!r}; it must be (height, width), the length of the short side, or a telecine.Fit")
+        return (2 * height * given + short) // (2 * short), (2 * width * given + short) // (2 * short)
+    raise OptionsError(
+        f"size is {shown(size)}; it must be (height, width), the length of the short side, or a telecine.Fit"
+    )
 
 
 @dataclass(frozen=True)

@@ -216,6 +216,7 @@ def glm5next(facts: ClipFacts, *, fps: float = 2.0, max_frames: int = 2048) -> I
     total = facts.num_frames
     duration = facts.duration or _estimated_duration(facts)
     want = min(int(duration * fps), max_frames)
+    _check_size(want, "glm5next")
     picks = np.arange(want) * total // want if total < want else _walk(facts, 1 / (2 * fps), int(duration))
     return _even(_settle(picks, want, total))
 

@@ -15,7 +15,7 @@ from telecine.limits import Deadline, Limits
 from telecine.source import Source, open_source
 from telecine.timing import NO_TIME, is_variable
 
-__all__ = ["describe", "probe"]
+__all__ = ["describe", "look", "probe"]
 
 _COLOR_SPACES = {
     0: "gbr", 1: "bt709", 4: "fcc", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "ycgco", 9: "bt2020nc",
@@ -36,13 +36,20 @@ def probe(source: Any, *, limits: Limits | None = None, timeout: float | Deadlin
         timeout: seconds, over all; or a :class:`telecine.limits.Deadline`, to cancel or watch the request.
 
     Raises:
+        OptionsError: an argument is wrong.
         SourceError: it cannot be read, or is no video.
         LimitError: it is larger than the limits allow.
         DeadlineError: the timeout passed.
     """
-    limits, deadline = limits or Limits(), Deadline.of(timeout)
-    with open_source(source, limits, deadline) as opened, Demuxer(opened, deadline, limits.max_pixels) as demuxer:
-        return describe(opened, demuxer, read_index(demuxer, limits, deadline), limits)
+    limits, deadline = Limits.of(limits), Deadline.of(timeout)
+    with open_source(source, limits, deadline) as opened:
+        return look(opened, limits, deadline)
+
+
+def look(source: Source, limits: Limits, deadline: Deadline) -> VideoInfo:
+    """Say what an open source is; as :func:`probe`."""
+    with Demuxer(source, deadline, limits.max_pixels) as demuxer:
+        return describe(source, demuxer, read_index(demuxer, limits, deadline), limits)
 
 
 def describe(source: Source, demuxer: Demuxer, index: PacketIndex, limits: Limits) -> VideoInfo:

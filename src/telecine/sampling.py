@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from telecine.errors import NoVideoError, OptionsError
+from telecine.options import real, shown, whole
 from telecine.policies import POLICIES, ClipFacts, apply_policy, may_be_rounded, policy_defaults
 from telecine.timeline import Timeline
 
@@ -30,7 +30,9 @@ KEY_FRAMES = "key_frames"
 """The policy that chooses among key frames. All others are in :data:`telecine.policies.POLICIES`."""
 
 _COUNTS = ("num_frames", "min_frames", "max_frames")
-_MAX_FPS = 1e9
+_MOST_FRAMES = 1 << 62
+"""What a larger count is read as: no video has more, and floats can be made of it."""
+_MIN_FPS, _MAX_FPS = 1e-30, 1e9
 _NANOSECOND = Fraction(1, 10**9)
 
 
@@ -75,12 +77,13 @@ class Sampling:
         self._check_combinations()
 
     def _check_ranges(self) -> None:
-        if self.fps is not None and not 0 < self.fps <= _MAX_FPS:
-            raise OptionsError(f"fps is {self.fps}; it must be greater than 0 and at most {_MAX_FPS:.0f}")
+        if self.fps is not None and not _MIN_FPS <= self.fps <= _MAX_FPS:
+            raise OptionsError(f"fps is {shown(self.fps)}; it must be from {_MIN_FPS:g} to {_MAX_FPS:.0f}")
         if self.start is not None and self.start < 0:
-            raise OptionsError(f"start is {self.start}; it must not be negative, it counts from the first frame")
+            raise OptionsError(f"start is {shown(self.start)}; it must not be negative, it counts from the first frame")
         if self.end is not None and self.end <= (self.start or 0):
-            raise OptionsError(f"end is {self.end}; it must be greater than start, which is {self.start or 0}")
+            start = shown(self.start or 0)
+            raise OptionsError(f"end is {shown(self.end)}; it must be greater than start, which is {start}")
         for name in ("num_frames", "max_frames"):
             most = getattr(self, name)
             if self.min_frames is not None and most is not None and self.min_frames > most:
@@ -112,14 +115,15 @@ class Sampling:
 def _check_policy_name(policy: object) -> None:
     names = [KEY_FRAMES, *POLICIES]
     if policy is not None and (not isinstance(policy, str) or policy not in names):
-        raise OptionsError(f"policy is {policy!r}; it must be one of: {', '.join(sorted(names))}")
+        raise OptionsError(f"policy is {shown(policy)}; it must be one of: {', '.join(sorted(names))}")
 
 
 def _whole(name: str, value: object) -> int:
     # a bool is an int to Python, but num_frames=True is a mistake
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise OptionsError(f"{name}: got {value!r}; it must be a whole number")
-    return int(value)
+    number = whole(value)
+    if number is None:
+        raise OptionsError(f"{name}: got {shown(value)}; it must be a whole number")
+    return number
 
 
 def _count(name: str, value: object) -> int | None:
@@ -127,22 +131,17 @@ def _count(name: str, value: object) -> int | None:
         return None
     count = _whole(name, value)
     if count < 1:
-        raise OptionsError(f"{name} is {count}; it must be at least 1")
-    return count
+        raise OptionsError(f"{name} is {shown(count)}; it must be at least 1")
+    return min(count, _MOST_FRAMES)
 
 
 def _number(name: str, value: object) -> Seconds:
-    if isinstance(value, Fraction):
-        return value
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise OptionsError(f"{name}: got {value!r}; it must be a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
+    number = real(value)
+    if number is None:
+        raise OptionsError(f"{name}: got {shown(value)}; it must be a number")
     if not math.isfinite(number):
         raise OptionsError(f"{name}: got {number}; it must be a finite number")
-    return number
+    return value if isinstance(value, Fraction) else number
 
 
 def _optional_number(name: str, value: object) -> Seconds | None:
@@ -196,7 +195,8 @@ def _explicit(indices: Sequence[int] | IntArray, num_frames: int) -> IntArray:
     for bad in (min(indices), max(indices)):
         if not 0 <= bad < num_frames:
             raise OptionsError(
-                f"indices holds {bad}; this clip has {num_frames} frames, so an index is from 0 to {num_frames - 1}"
+                f"indices holds {shown(bad)}; this clip has {num_frames} frames, "
+                f"so an index is from 0 to {num_frames - 1}"
             )
     return np.array(indices, np.int64)
 

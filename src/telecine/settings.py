@@ -6,8 +6,12 @@ import os
 
 from telecine.backends import TABLE, names
 from telecine.errors import OptionsError
+from telecine.options import shown
 
 __all__ = ["choose"]
+
+_MOST_DEVICES = 128
+"""More than any machine has; libraries count devices in as little as 7 bits."""
 
 
 def choose(backend: str | None, device: str | None) -> tuple[str, str]:
@@ -20,13 +24,26 @@ def choose(backend: str | None, device: str | None) -> tuple[str, str]:
     Raises:
         OptionsError: one is unknown.
     """
-    backend = backend or os.environ.get("TELECINE_BACKEND") or "auto"
-    device = device or os.environ.get("TELECINE_DEVICE") or "cpu"
-    kind, colon, number = device.partition(":")
-    if kind not in ("cpu", "cuda") or (colon and not (kind == "cuda" and number.isascii() and number.isdecimal())):
-        raise OptionsError(f'device is {device!r}; it must be "cpu", "cuda" or "cuda:N"')
-    if backend != "auto" and backend not in TABLE and backend not in (known := names()):
-        raise OptionsError(f"backend is {backend!r}; the backends are {', '.join(known)} and auto")
-    if backend == "auto" and kind == "cpu":
+    backend = (os.environ.get("TELECINE_BACKEND") or "auto") if backend is None else backend
+    device = _device((os.environ.get("TELECINE_DEVICE") or "cpu") if device is None else device)
+    known = isinstance(backend, str) and (backend == "auto" or backend in TABLE or backend in names())
+    if not known:
+        raise OptionsError(f"backend is {shown(backend)}; the backends are {', '.join(names())} and auto")
+    if backend == "auto" and device == "cpu":
         backend = "pyav"
     return backend, device
+
+
+def _device(given: object) -> str:
+    """A device by the name that every library takes: "cuda:1" for "cuda:01" too."""
+    text = given if isinstance(given, str) else ""
+    if text in ("cpu", "cuda"):
+        return text
+    number = text.removeprefix("cuda:")
+    is_number = number != text and number.isascii() and number.isdecimal() and len(number) <= 9
+    if not is_number or int(number) >= _MOST_DEVICES:
+        raise OptionsError(
+            f'device is {shown(given)}; it must be "cpu", "cuda" or "cuda:N", a string with '
+            f"N from 0 to {_MOST_DEVICES - 1}"
+        )
+    return f"cuda:{int(number)}"

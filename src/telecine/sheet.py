@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.errors import OptionsError
+from telecine.options import shown, whole
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,7 +26,7 @@ _SHAPE = 0.62
 """Height over width that a sheet should have: that of most screens."""
 _TALLEST_CELL = 2.0
 """Height over width of the tallest cell; a taller picture is made narrower, so that one cannot fill the whole sheet."""
-_MOST_HEIGHT = 65_500
+_MOST_SIDE = 65_500
 """Pixels; what a JPEG file can hold."""
 _FONT_SIZES = range(24, 9, -1)
 _BACKGROUND = (24, 24, 24)
@@ -83,8 +84,9 @@ def contact_sheet(
     from PIL import Image, ImageDraw
 
     labels = [(f"#{index}", f"{timestamp:.3f} s") for index, timestamp in zip(indices, timestamps, strict=True)]
-    _check(images, labels, columns, width)
-    columns = columns or _choose_columns(images, width)
+    _check(images, labels)
+    width = _within("width", width, 2 * _LEAST_CELL)
+    columns = _choose_columns(images, width) if columns is None else _within("columns", columns, 1)
     gap = max(2, width // 200)
     cell_width = (width - gap) // columns - gap
     if cell_width < _LEAST_CELL:
@@ -98,10 +100,10 @@ def contact_sheet(
     cell, picture = _fit(images, cell_width, width)
     label_height = line * (1 + two_lines) + line // 3
     layout = _Layout(columns, math.ceil(len(images) / columns), cell, picture, gap, label_height, width)
-    if layout.height > _MOST_HEIGHT:
+    if layout.height > _MOST_SIDE:
         raise OptionsError(
             f"a sheet of {len(images)} frames in {columns} columns would be {layout.height} pixels high; "
-            f"it can be {_MOST_HEIGHT}. Choose more columns, a narrower sheet or fewer frames"
+            f"it can be {_MOST_SIDE}. Choose more columns, a narrower sheet or fewer frames"
         )
     sheet = Image.new("RGB", (width, layout.height), _BACKGROUND)
     draw = ImageDraw.Draw(sheet)
@@ -115,17 +117,20 @@ def contact_sheet(
     return sheet
 
 
-def _check(images: npt.NDArray[np.uint8], labels: list[tuple[str, str]], columns: int | None, width: int) -> None:
+def _check(images: npt.NDArray[np.uint8], labels: list[tuple[str, str]]) -> None:
     if images.ndim != 4 or images.shape[-1] != 3 or images.dtype != np.uint8 or 0 in images.shape:
         raise OptionsError(
             f"images is {images.dtype} {list(images.shape)}; it must be uint8 [N, H, W, 3] with nothing empty"
         )
     if len(labels) != len(images):
         raise OptionsError(f"there are {len(images)} images, but {len(labels)} indices and timestamps")
-    if columns is not None and columns < 1:
-        raise OptionsError(f"columns is {columns}; it must be at least 1")
-    if width < 2 * _LEAST_CELL:
-        raise OptionsError(f"width is {width} pixels; it must be at least {2 * _LEAST_CELL}")
+
+
+def _within(name: str, value: object, least: int) -> int:
+    number = whole(value)
+    if number is None or not least <= number <= _MOST_SIDE:
+        raise OptionsError(f"{name} is {shown(value)}; it must be a whole number, at least {least}, up to {_MOST_SIDE}")
+    return number
 
 
 def _choose_columns(images: npt.NDArray[np.uint8], width: int) -> int:

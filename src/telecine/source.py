@@ -40,7 +40,8 @@ _HEAD = 4096
 """Bytes at the start by which text is told from video."""
 
 _URL = re.compile(r"(?:(?P<scheme>[a-z][a-z0-9+.-]*)://|(?P<bare>https?|data|file):)", re.IGNORECASE)
-_URL_AS_PATH = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
+_MAY_BE_URL = re.compile(r"\s*(?:http|[a-z][a-z0-9+.-]+:/)|.*(?:://|[@?])", re.IGNORECASE | re.DOTALL)
+"""What may be a URL that was mistyped, or that ``Path`` has taken a slash from: it may hold credentials."""
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 
 # FFmpeg recognises these by their first bytes alone and would go on to open the files and addresses that they list
@@ -148,10 +149,11 @@ def open_source(source: object, limits: Limits, deadline: Deadline) -> Source:
 
 def _open(source: object, limits: Limits, deadline: Deadline) -> Source:
     if isinstance(source, str):
-        match = _URL.match(source)
+        url = source.strip()  # as pasted; a path may begin or end with blanks, a URL does not
+        match = _URL.match(url)
         if match is None:
             return _open_path(source, limits)
-        return _open_url(source, (match["scheme"] or match["bare"]).lower(), limits, deadline)
+        return _open_url(url, (match["scheme"] or match["bare"]).lower(), limits, deadline)
     if isinstance(source, os.PathLike):
         return _open_path(os.fsdecode(source), limits)
     try:
@@ -181,27 +183,34 @@ def _open_url(url: str, scheme: str, limits: Limits, deadline: Deadline) -> Sour
 
 
 def _open_path(path: str, limits: Limits) -> Source:
-    name = printable(os.path.basename(path) or path or "the empty path")
     # The file is opened before anything is asked about it, and only its descriptor is asked: a path could be swapped
     # in between. O_NONBLOCK returns at once from a FIFO without a writer.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    except OSError as error:
-        if _URL_AS_PATH.match(path):  # Path("https://...") drops a slash; it may hold credentials, so it is not quoted
-            raise SourceError("a path that looks like a URL cannot be opened; a URL is given as a str") from None
-        if len(path) > 300:  # likely base64, which a message must not quote
-            name = f"a path of {len(path)} characters"
-            raise SourceError(
-                f"{name} cannot be opened ({error.strerror}); base64 is given as 'data:;base64,...'"
-            ) from None
-        where = f"; the path was {printable(path, 300)!r}" if isinstance(error, FileNotFoundError) else ""
-        raise SourceError(f"{name} cannot be opened: {error.strerror}{where}") from None
-    except ValueError:  # a NUL or a lone surrogate
-        raise SourceError(f"{name}: not a valid path") from None
+    except (OSError, ValueError) as error:
+        raise SourceError(_why_not_opened(path, error)) from None
     try:
-        return _map_file(descriptor, 0, name, limits)
+        return _map_file(descriptor, 0, _path_name(path), limits)
     finally:
         os.close(descriptor)
+
+
+def _path_name(path: str) -> str:
+    return printable(os.path.basename(path) or path or "the empty path")
+
+
+def _why_not_opened(path: str, error: OSError | ValueError) -> str:
+    # ValueError: a NUL or a lone surrogate
+    reason = error.strerror if isinstance(error, OSError) else "not a valid path"
+    if len(path) > 300:  # likely base64, which a message must not quote
+        return f"a path of {len(path)} characters cannot be opened ({reason}); base64 is given as 'data:;base64,...'"
+    if _MAY_BE_URL.match(path):
+        return (
+            f"a path that looks like a URL cannot be opened ({reason}); a URL is given as a str "
+            "that begins with https:// or http://"
+        )
+    where = f"; the path was {printable(path, 300)!r}" if isinstance(error, FileNotFoundError) else ""
+    return f"{_path_name(path)} cannot be opened: {reason}{where}"
 
 
 def _map_file(descriptor: int, start: int, name: str, limits: Limits) -> Source:
@@ -243,7 +252,9 @@ def _open_buffer(view: memoryview, kind: str, limits: Limits) -> Source:
 
 def _open_file_object(file: Any, limits: Limits, deadline: Deadline) -> Source:
     given = getattr(file, "name", None)
-    name = printable(os.path.basename(given)) if isinstance(given, str) and given else f"{type(file).__name__} object"
+    name = f"{type(file).__name__} object"
+    if isinstance(given, str) and given:
+        name = url_name(given) if "://" in given else _path_name(given)
     if isinstance(file, io.TextIOBase):
         raise OptionsError(f"{name} is open in text mode; open it with mode 'rb'")
     try:

@@ -23,6 +23,7 @@ from typing import Any
 from telecine.backends import get
 from telecine.contract.checks import CASES, Case, Subject, Unequal
 from telecine.errors import BackendUnavailable
+from telecine.settings import choose
 
 __all__ = ["CASES", "Case", "Outcome", "run"]
 
@@ -51,7 +52,11 @@ def run(case: Case, backend: str, device: str = "cpu", seconds: float = 60.0, **
         device: where its frames go.
         seconds: after which it counts as hanging. It is left behind then, in a thread that ends with the process.
         options: of the backend.
+
+    Raises:
+        OptionsError: there is no such backend, or a device is never called so.
     """
+    backend, device = choose(backend, device)
     found: list[Outcome] = []
     subject = Subject(backend, device, options)
     thread = threading.Thread(target=lambda: found.append(_outcome(case, subject)), daemon=True)

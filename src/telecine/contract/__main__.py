@@ -10,6 +10,7 @@ from dataclasses import asdict
 from telecine.backends import ready
 from telecine.contract import CASES, run
 from telecine.errors import TelecineError
+from telecine.settings import choose
 
 __all__ = ["main"]
 
@@ -22,6 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments = parser.parse_args(argv)
     try:
+        choose(arguments.backend, arguments.device)
         ready(arguments.backend, {})
     except TelecineError as error:
         sys.stderr.write(f"{error}\n")

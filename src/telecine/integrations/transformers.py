@@ -57,7 +57,7 @@ def install(
         fetch = mixin.fetch_videos
     except (ImportError, AttributeError) as error:
         raise BackendUnavailable(
-            f"transformers is not as expected ({error}); 5.16 to 5.24 are known to work"
+            f"transformers is not as expected ({error}); this was run with 5.20, and 5.24 was read"
         ) from error
     reader = make_reader(fit=fit, max_pixels=max_pixels, device=device, limits=limits)
     before = {name: decoders.get(name) for name in _REPLACED}
