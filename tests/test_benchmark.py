@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 
 import pytest
@@ -52,3 +53,12 @@ def test_the_command_prints_a_table_or_json(path, capsys):
 def test_bad_usage_and_bad_files_have_their_exit_codes(arguments, code, capsys):
     assert main(["bench", *arguments]) == code
     assert capsys.readouterr().out == ""
+
+
+def test_what_it_prints_of_a_url_holds_no_secret(path, capsys, monkeypatch):
+    module = importlib.import_module("telecine.benchmark")
+    real = module.measure
+    monkeypatch.setattr(module, "measure", lambda pool, files, *rest: real(pool, [path], *rest))
+    assert main(["bench", "https://me:secret@h.example/v.mp4?token=abc", "--seconds", "0.1", "--json"]) == 0
+    printed = capsys.readouterr().out
+    assert "secret" not in printed and "abc" not in printed and "v.mp4" in printed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -381,3 +382,15 @@ def test_hevc_pictures_after_an_end_of_sequence_that_lead_nowhere_are_not_counte
     # at the seam the decoder discards pictures that it has not shown yet, and the standard tells it to
     assert set(frames.report.lost) <= set(range(86, 90))
     assert [read_number(image) for image in frames.data[-60:]] == list(range(30, 90))
+
+
+def test_memory_that_runs_out_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the frames do not fit, where the limits were raised on purpose."""
+    backend = sys.modules["telecine.backends"].get("pyav")
+
+    def decode(request: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(type(backend), "decode", lambda self, request: decode(request))
+    with pytest.raises(telecine.LimitError, match="not enough memory for it"):
+        telecine.load(CLIPS["base.mp4"].path(), num_frames=2)

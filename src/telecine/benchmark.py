@@ -16,6 +16,7 @@ from typing import Any
 from telecine.errors import OptionsError
 from telecine.frames import Frames
 from telecine.pool import Pool
+from telecine.urls import shown_source
 
 __all__ = ["Measured", "add_bench_arguments", "bench", "measure"]
 
@@ -72,7 +73,8 @@ def bench(arguments: argparse.Namespace) -> Iterable[str]:
         with Pool(threads=arguments.threads, queue=concurrency, cache=0) as pool:
             results.append(measure(pool, arguments.files, concurrency, arguments.seconds, options))
     if arguments.json:
-        document = {"files": arguments.files, "options": options, "results": [asdict(result) for result in results]}
+        names = [shown_source(file) for file in arguments.files]
+        document = {"files": names, "options": options, "results": [asdict(result) for result in results]}
         return [json.dumps(document, indent=2)]
     return _table(results)
 

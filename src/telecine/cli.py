@@ -31,7 +31,7 @@ from telecine.policies import POLICIES
 from telecine.probe import probe
 from telecine.progress import Progress
 from telecine.sampling import KEY_FRAMES
-from telecine.urls import printable, url_name
+from telecine.urls import printable, shown_source
 
 __all__ = ["main"]
 
@@ -209,7 +209,7 @@ def _source(file: str) -> tuple[Any, str]:
         return sys.stdin.buffer, "standard input"
     if file.startswith("data:"):
         return file, "data: URL"
-    return file, url_name(file) if "://" in file else printable(file, 200)
+    return file, shown_source(file)
 
 
 def _probe(arguments: argparse.Namespace) -> Iterable[str]:

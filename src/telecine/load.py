@@ -203,7 +203,7 @@ def perform(request: Request, deadline: Deadline, host: Host = _ALONE) -> Frames
             limits.max_pixels,
         )
         with host.room(decode, backend) as granted, clock.of("decode"):
-            decoded = backend.decode(granted)
+            decoded = _decoded(backend, granted)
     report = Report(
         backend=decoded.backend or request.backend,
         device=decoded.device,
@@ -215,6 +215,15 @@ def perform(request: Request, deadline: Deadline, host: Host = _ALONE) -> Frames
         seconds=clock.seconds | dict(decoded.seconds),
     )
     return _frames(opened.name, decoded, wanted, index, info, report, request.errors)
+
+
+def _decoded(backend: Backend, request: DecodeRequest) -> Decoded:
+    try:
+        return backend.decode(request)
+    except MemoryError as error:
+        raise LimitError(
+            f"{request.source.name}: there was not enough memory for it; ask for fewer frames or a smaller size"
+        ) from error
 
 
 class _Clock:

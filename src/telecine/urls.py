@@ -11,7 +11,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from telecine.errors import LimitError, OptionsError, SourceError
 from telecine.limits import Deadline, Limits
 
-__all__ = ["ByteLimit", "decode_data_url", "path_of_file_url", "printable", "url_name"]
+__all__ = ["ByteLimit", "decode_data_url", "path_of_file_url", "printable", "shown_source", "url_name"]
 
 _PIECE = 1 << 20
 """Characters of a ``data:`` URL that are decoded at a time."""
@@ -47,6 +47,11 @@ def printable(text: str, most: int = 80) -> str:
     if len(text) > most:
         text = f"{text[: most // 4]}…{text[1 - most + most // 4 :]}"
     return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def shown_source(given: str) -> str:
+    """A path or URL as a program prints it: of a URL what holds no secret."""
+    return url_name(given) if "://" in given else printable(given, 200)
 
 
 def url_name(url: str) -> str:

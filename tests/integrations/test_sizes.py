@@ -63,3 +63,9 @@ def test_the_sizes_are_those_of_transformers(fit):
             max_pixels=rule.max_pixels,
         )
         assert processor_size(fit, count, height, width) == theirs, (count, height, width)
+
+
+@pytest.mark.parametrize("most", [0, -1, "3", 2.5, True])
+def test_a_budget_that_is_no_number_of_pixels_is_refused(most):
+    with pytest.raises(OptionsError, match="max_pixels"):
+        processor_size("qwen2_vl", 8, 1080, 1920, max_pixels=most)

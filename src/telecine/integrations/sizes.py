@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, replace
 
 from telecine.errors import OptionsError
+from telecine.options import shown, whole
 
 __all__ = ["FITS", "ProcessorSize", "processor_size"]
 
@@ -85,5 +86,7 @@ def processor_size(fit: str, count: int, height: int, width: int, max_pixels: in
         raise OptionsError(f"fit is {fit!r}; it must be one of: {', '.join(FITS)}")
     rule = FITS[fit]
     if max_pixels is not None:
+        if (whole(max_pixels) or 0) < 1:
+            raise OptionsError(f"max_pixels is {shown(max_pixels)}; it must be a whole number from 1 on")
         rule = replace(rule, max_pixels=max_pixels, min_pixels=min(rule.min_pixels, max_pixels))
     return rule(count, height, width)
