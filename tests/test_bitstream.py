@@ -8,7 +8,6 @@ import time
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import import_module
 from typing import Any
 
 import av
@@ -22,6 +21,7 @@ from clips import CLIPS, Clip
 from handmade import Bits, H264Stream, divx_packed, nal_unit
 from telecine.bitstream import Access, Facts, Leading, allows_fields, scanner_for
 from telecine.bitstream.nal import NalUnits, unescape
+from telecine.bitstream.records import read_record
 from telecine.demux import Demuxer
 from telecine.index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
@@ -555,9 +555,7 @@ def parameter_sets(clip: Clip) -> list[bytes]:
     """The NAL units of an MP4's private data."""
     with av.open(str(clip.path())) as container:
         extradata = bytes(container.streams.video[0].codec_context.extradata or b"")
-    module = import_module(f"telecine.bitstream.{clip.codec}")
-    units: list[bytes] = module._parameter_sets(extradata)
-    return units
+    return read_record(clip.codec, extradata)
 
 
 VC1_PROGRESSIVE = {"P": "0", "B": "10", "I": "110", "BI": "1110", "skipped": "1111"}

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import av
@@ -16,10 +17,14 @@ import pytest
 
 import telecine
 from painting import paint
+from telecine.backends.stretches import batches
 from telecine.bitstream import Access
+from telecine.bitstream.nal import NalUnits
+from telecine.bitstream.records import in_band
 from telecine.demux import Demuxer
 from telecine.index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
+from telecine.plan import make_plan
 from telecine.source import open_source
 
 FRAMES = 30
@@ -122,15 +127,37 @@ def test_frames_are_those_of_each_section(video: tuple[bytes, Any], wanted: list
 
 
 @pytest.mark.parametrize("wanted", WANTED, ids=str)
-def test_a_library_gets_them_or_refuses(video: tuple[bytes, Any], wanted: list[int]) -> None:
+def test_a_library_that_wants_a_file_gets_them(video: tuple[bytes, Any], wanted: list[int]) -> None:
+    """That file has room for headers in front and in the packets, not beside them."""
     data, known = video
-    try:
-        frames = telecine.load(data, backend="opencv", indices=wanted)
-    except telecine.BackendUnavailable as error:
-        assert "other headers in mid-stream" in str(error)
-        assert data[:3] == b"FLV" or data[4:8] == b"ftyp"
-        return
-    assert np.array_equal(frames.data, known[frames.indices])
+    frames = telecine.load(data, backend="opencv", indices=wanted)
+    assert frames.report.lost == ()
+    assert np.array_equal(frames.data, known[wanted])
+
+
+@pytest.mark.parametrize(("wanted", "kinds"), [(3, {5, 1, 6}), (41, {7, 8, 5, 1, 6})])
+def test_the_engine_for_gpus_gets_them_in_the_packets(wanted: int, kinds: set[int]) -> None:
+    """It is told of the file's header alone."""
+    deadline = Deadline()
+    data = join_flv(h264("flv"))
+    with open_source(data, Limits(), deadline) as source, Demuxer(source, deadline) as demuxer:
+        index = read_index(demuxer, Limits(), deadline)
+        request: Any = SimpleNamespace(index=index, demuxer=demuxer, plan=make_plan(index, np.array([wanted])))
+        (batch,) = batches(request)
+        units = NalUnits(bytes(demuxer.stream.codec_context.extradata or b""), "h264")
+        assert {unit[0] & 31 for packet in batch.packets for unit in units(bytes(packet))} <= kinds
+        assert ({7, 8} <= {unit[0] & 31 for unit in units(bytes(batch.packets[0]))}) == ({7, 8} <= kinds)
+
+
+def test_headers_that_do_not_fit_the_packets_are_refused() -> None:
+    """Lengths of another size, or of a codec without a way to write them into packets."""
+    with av.open(io.BytesIO(h264("flv")[0])) as file:
+        record = bytes(file.streams.video[0].codec_context.extradata or b"")
+    assert in_band("h264", record, record, b"packet") is not None
+    assert in_band("h264", record, record[:4] + bytes([record[4] - 2]) + record[5:], b"packet") is None
+    assert in_band("h264", b"\0\0\1\x67", record, b"packet") is None
+    assert in_band("h264", record, record[:5], b"packet") is None
+    assert in_band("mpeg4", record, record, b"packet") is None
 
 
 def test_a_file_that_is_read_again_brings_its_headers_again(

@@ -26,6 +26,7 @@ import numpy as np
 
 from telecine.bitstream import Access
 from telecine.bitstream.nal import SEQUENCE_SETS, NalUnits, nal_type
+from telecine.bitstream.records import in_band
 from telecine.demux import Demuxer
 from telecine.errors import BackendUnavailable
 from telecine.index import PacketIndex
@@ -190,11 +191,6 @@ def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[Run, ...], deadl
 
     ordinals = np.concatenate([run.packets for run in runs])
     position = _positions(index, ordinals)
-    if any(ordinal in ordinals for ordinal in index.renewals):
-        raise BackendUnavailable(
-            f"{demuxer.name}: its container brings other headers in mid-stream, which cannot be handed over in a file; "
-            "use backend='pyav'"
-        )
     corrupt: set[int] = set()
     # decoding times are made up: steady, and early enough that none is behind its presentation time
     late = max(0, max(at - position[ordinal] for at, ordinal in enumerate(ordinals.tolist())))
@@ -207,6 +203,9 @@ def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[Run, ...], deadl
         stream = _only_stream(file, demuxer)
         for at, (ordinal, packet) in enumerate(demuxer.read(index, ordinals)):
             deadline.check("reading the packets", at, len(ordinals))
+            is_corrupt = packet.is_corrupt
+            if ordinal in index.renewals:
+                packet = _with_headers(demuxer, index, ordinal, packet)
             packet.stream, packet.time_base = stream, _CLOCK
             packet.pts, packet.dts = position[ordinal] * STEP, (at - late) * STEP
             packet.duration = STEP
@@ -214,7 +213,7 @@ def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[Run, ...], deadl
             if packet.is_keyframe:
                 parameters.look(packet)
             try:
-                if packet.is_corrupt:
+                if is_corrupt:
                     corrupt.add(ordinal)
                 else:
                     file.mux_one(packet)
@@ -233,6 +232,20 @@ def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[Run, ...], deadl
         keys,
         parameters.change,
     )
+
+
+def _with_headers(demuxer: Demuxer, index: PacketIndex, ordinal: int, packet: Packet[Any]) -> Packet[Any]:
+    """A packet that holds what the container has brought beside it: a file has room for that in its header alone."""
+    import av
+
+    header = bytes(demuxer.stream.codec_context.extradata or b"")
+    data = in_band(index.codec, header, bytes(index.renewals[ordinal]), bytes(packet))
+    if data is None:
+        raise BackendUnavailable(
+            f"{demuxer.name}: its container brings other headers in mid-stream, which cannot be handed over in a file; "
+            "use backend='pyav'"
+        )
+    return av.Packet(data)
 
 
 class _Parameters:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from telecine.bitstream.nal import SEQUENCE_SETS, nal_type
+from telecine.bitstream.nal import SEQUENCE_SETS, NalUnits, nal_type
+from telecine.bitstream.records import read_record
 
 __all__ = ["ByteStream"]
 
@@ -35,8 +36,8 @@ class ByteStream:
         found: list[bytes] = [extradata] if extradata else []
         if self._codec in SEQUENCE_SETS:
             if extradata[:1] == b"\1":
-                read = _avcc if self._codec == "h264" else _hvcc
-                self._length_size, units = read(extradata)
+                self._length_size = NalUnits(extradata, self._codec).length_size
+                units = read_record(self._codec, extradata)
                 self._headers = b"".join(_CODE + unit for unit in units)
             else:
                 units = list(_annex_b(extradata))
@@ -116,42 +117,6 @@ def _annex_b(data: bytes) -> Iterator[bytes]:
         # zeros in front of a start code belong to it
         yield data[at : following if following >= 0 else len(data)].rstrip(b"\0")
         at = following
-
-
-def _avcc(record: bytes) -> tuple[int, list[bytes]]:
-    """(bytes of a length, parameter sets) of an ``avcC`` record (ISO/IEC 14496-15, 5.3.3.1)."""
-    if len(record) < 7:
-        return 0, []
-    units: list[bytes] = []
-    at = 5
-    for mask in (31, 255):
-        count = record[at] & mask if at < len(record) else 0
-        at = _take_sets(record, at + 1, count, units)
-    return (record[4] & 3) + 1, units
-
-
-def _hvcc(record: bytes) -> tuple[int, list[bytes]]:
-    """(bytes of a length, parameter sets) of an ``hvcC`` record (ISO/IEC 14496-15, 8.3.3.1)."""
-    if len(record) < 23:
-        return 0, []
-    units: list[bytes] = []
-    at = 23
-    for _ in range(record[22]):
-        count = int.from_bytes(record[at + 1 : at + 3], "big")
-        at = _take_sets(record, at + 3, count, units)
-    return (record[21] & 3) + 1, units
-
-
-def _take_sets(record: bytes, at: int, count: int, units: list[bytes]) -> int:
-    """Take ``count`` parameter sets with lengths of two bytes; say where they end."""
-    for _ in range(count):
-        length = int.from_bytes(record[at : at + 2], "big")
-        if at + 2 + length > len(record):
-            return len(record)
-        if length:
-            units.append(record[at + 2 : at + 2 + length])
-        at += 2 + length
-    return at
 
 
 def _vc1_sequence(data: bytes) -> bytes:

@@ -170,10 +170,6 @@ def _require(request: DecodeRequest, nvdec: ModuleType, device: int) -> None:
     reason = inexact(info.codec)
     if reason is None and info.codec not in _CODECS:
         reason = f"{info.codec} is not decoded on the GPU"
-    if reason is None and any(
-        ordinal in run.packets for run in request.plan.runs for ordinal in request.index.renewals
-    ):
-        reason = "its container brings other headers in mid-stream, which the engine does not take"
     reason = reason or unconvertible(info, geometry)
     if reason is None:
         size = geometry.stored_width, geometry.stored_height

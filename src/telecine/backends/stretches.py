@@ -13,6 +13,8 @@ import numpy.typing as npt
 from telecine.backends import DecodeRequest
 from telecine.backends.labels import places
 from telecine.bitstream import Access
+from telecine.bitstream.records import in_band
+from telecine.errors import BackendUnavailable
 from telecine.index import PacketIndex
 from telecine.plan import DecodePlan
 
@@ -68,7 +70,7 @@ def _read(request: DecodeRequest, stretches: list[Stretch]) -> Batch:
     for stretch in stretches:
         start = len(packets)
         for position, (ordinal, packet) in enumerate(request.demuxer.read(request.index, stretch.ordinals)):
-            packets.append(packet)
+            packets.append(packet if ordinal not in request.index.renewals else _with_headers(request, ordinal, packet))
             if packet.is_corrupt:
                 # a second field belongs to the picture of the packet in front of it
                 stretch.flags[position - int(position > 0 and request.index.second_field[ordinal])] |= _CORRUPT
@@ -82,6 +84,18 @@ def _read(request: DecodeRequest, stretches: list[Stretch]) -> Batch:
         np.array(runs, np.int64).reshape(-1, 2),
         np.array(wanted, np.int64).reshape(-1, 2),
     )
+
+
+def _with_headers(request: DecodeRequest, ordinal: int, packet: Any) -> bytes:
+    """A packet that holds what the container has brought beside it: the engine is told of one header."""
+    index = request.index
+    header = bytes(request.demuxer.stream.codec_context.extradata or b"")
+    data = in_band(index.codec, header, bytes(index.renewals[ordinal]), bytes(packet))
+    if data is None:
+        raise BackendUnavailable(
+            "nvdec: the container brings other headers in mid-stream, which the engine does not take"
+        )
+    return data
 
 
 _RESTART, _NEEDED, _CORRUPT, _OPEN, _LEADING = 1, 2, 4, 8, 16

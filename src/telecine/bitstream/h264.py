@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from telecine.bitstream import Access, Facts, PictureFormat
 from telecine.bitstream.bits import BitReader, Truncated
 from telecine.bitstream.nal import NalUnits, SetsInForce, annex_b, unescape
+from telecine.bitstream.records import read_record
 
 __all__ = ["FrameNumbers", "H264Scanner", "allows_fields"]
 
@@ -82,7 +83,7 @@ class H264Scanner:
         self._read(extradata, self._sets.note)
 
     def _read(self, extradata: bytes, note: Callable[[int, int, bytes], None]) -> None:
-        for nal in _parameter_sets(extradata) if self._nal_units.length_size else annex_b(extradata):
+        for nal in read_record("h264", extradata) if self._nal_units.length_size else annex_b(extradata):
             self._remember(nal, note)
 
     def _remember(self, nal: bytes, note: Callable[[int, int, bytes], None]) -> None:
@@ -256,19 +257,6 @@ def _expected(sps: _Sps, count: int, referenced: bool) -> int:
     cycles, rest = divmod(count - 1, period) if count else (0, -1)
     place = cycles * sum(sps.offsets) + sum(sps.offsets[: rest + 1])
     return place if referenced else place + sps.offset_unreferenced
-
-
-def _parameter_sets(avcc: bytes) -> list[bytes]:
-    """The SPSs and PPSs of an ``avcC`` record (ISO/IEC 14496-15, 5.3.3.1)."""
-    found, at = [], 5
-    for mask in (31, 255):
-        count = avcc[at] & mask if len(avcc) > at else 0
-        at += 1
-        for _ in range(count):
-            length = int.from_bytes(avcc[at : at + 2], "big")
-            found.append(avcc[at + 2 : at + 2 + length])
-            at += 2 + length
-    return found
 
 
 def _parse_sps(nal: bytes) -> tuple[int, _Sps]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from telecine.bitstream import Access, Facts, Leading
 from telecine.bitstream.bits import BitReader, Truncated
 from telecine.bitstream.nal import NalUnits, SetsInForce, annex_b, unescape
+from telecine.bitstream.records import read_record
 
 __all__ = ["HevcScanner", "allows_fields"]
 
@@ -48,7 +49,7 @@ class HevcScanner:
         self._read(extradata, self._sets.note)
 
     def _read(self, extradata: bytes, note: Callable[[int, int, bytes], None]) -> None:
-        for nal in _parameter_sets(extradata) if self._nal_units.length_size else annex_b(extradata):
+        for nal in read_record("hevc", extradata) if self._nal_units.length_size else annex_b(extradata):
             self._remember(nal, note)
 
     def _remember(self, nal: bytes, note: Callable[[int, int, bytes], None]) -> None:
@@ -187,21 +188,6 @@ def _access(kind: int) -> Access:
     if kind in (_IDR_W_RADL, _IDR_N_LP):
         return Access.CLOSED
     return Access.OPEN if _BLA_W_LP <= kind <= _CRA else Access.NONE
-
-
-def _parameter_sets(hvcc: bytes) -> list[bytes]:
-    """The NAL units of an ``hvcC`` record (ISO/IEC 14496-15, 8.3.3.1)."""
-    found, at = [], 23
-    for _ in range(hvcc[22] if len(hvcc) > 22 else 0):
-        count = int.from_bytes(hvcc[at + 1 : at + 3], "big")
-        at += 3
-        for _ in range(count):
-            length = int.from_bytes(hvcc[at : at + 2], "big")
-            found.append(hvcc[at + 2 : at + 2 + length])
-            at += 2 + length
-            if at > len(hvcc):
-                return found
-    return found
 
 
 def _parse_sps(nal: bytes) -> tuple[int, bool, int]:
