@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 import telecine
+from handmade import Bits, H264Stream, nal_unit
 from painting import paint
 from telecine.backends import get
 from telecine.backends.stretches import batches
-from telecine.bitstream import Access
+from telecine.bitstream import Access, scanner_for
 from telecine.bitstream.nal import NalUnits
 from telecine.bitstream.records import in_band
 from telecine.demux import Demuxer
@@ -192,6 +193,17 @@ def read(data: bytes) -> PacketIndex:
         return read_index(demuxer, Limits(), Deadline())
 
 
+def test_sets_in_a_packet_of_their_own_are_not_with_the_picture_behind_it() -> None:
+    """Decoding that started at that picture would leave them out."""
+    stream = H264Stream(interlaced=False)
+    sets, key = stream.parameter_sets(), stream.picture(0, frame_num=0, idr=True)
+    other = H264Stream(interlaced=False, poc_type=2).parameter_sets()
+    scanner = scanner_for("h264", other)
+    assert scanner is not None
+    found = [scanner.scan(packet, True, False).access for packet in (sets, key, sets + key, key)]
+    assert found == [Access.NONE, Access.NONE, Access.CLOSED, Access.NONE]
+
+
 def test_headers_that_are_only_repeated_change_nothing() -> None:
     """Nor those that are others only where nothing starts afterwards without them."""
     section = h264("flv")[0]
@@ -204,8 +216,6 @@ def test_headers_that_are_only_repeated_change_nothing() -> None:
 
 def floods(codec: str) -> Iterator[bytes]:
     """Sequence headers that claim numbers of thousands of millions of bits."""
-    from handmade import Bits, nal_unit
-
     if codec == "h264":
         sps = Bits().u(8, 77).u(16, 30).ue(0).ue(0).ue(0).ue(2**31).ue(1).u(1, 0).ue(5).ue(3).u(4, 8).pad(1).bytes()
         yield nal_unit(b"\x67", sps + b"\x80")

@@ -133,6 +133,7 @@ class H264Scanner:
             elif kind == _SEI and is_key:
                 recovery = recovery or _recovery_point(nal)
         if not slices:
+            self._sets.complete()  # decoding would start behind this packet
             return Facts(shown=False)
         known, second_field, order = self._follow(slices, is_idr, referenced, want_order)
         recovers = recovery is not None and self._recovers(*recovery, slices[0])

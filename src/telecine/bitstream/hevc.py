@@ -94,6 +94,7 @@ class HevcScanner:
                 ends_sequence = head is not None
                 self._begins_sequence |= head is None
         if head is None:
+            self._sets.complete()  # decoding would start behind this packet
             return Facts(shown=False)
         kind, temporal_id = (head[0] >> 1) & 63, (head[1] & 7) - 1
         starts = self._sets.complete()

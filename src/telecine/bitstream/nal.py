@@ -86,7 +86,7 @@ class SetsInForce:
         self._known[kind, number] = unit.rstrip(b"\0")
 
     def note(self, kind: int, number: int, unit: bytes) -> None:
-        """Note a set that comes with the next picture."""
+        """Note a set that comes with a packet."""
         key, unit = (kind, number), unit.rstrip(b"\0")  # zeros at the end belong to the next start code
         if self._known.get(key) != unit:
             self._known[key] = unit
@@ -104,11 +104,11 @@ class SetsInForce:
 
     @property
     def waiting(self) -> bool:
-        """Whether any came for a picture that has not come yet."""
+        """Whether any came beside the packet that is next."""
         return bool(self._brought)
 
     def complete(self) -> bool:
-        """Whether a decoder that starts at this picture has all sets; those that came belong to it."""
+        """Whether a decoder that starts at this packet has all sets. What comes from now on belongs to the next one."""
         found = self._changed <= self._brought
         self._brought.clear()
         return found
