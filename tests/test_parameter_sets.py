@@ -70,8 +70,8 @@ def hevc() -> list[bytes]:
     return [encode("x265", f"{options}{crf}", "hevc", first) for crf, first in (("20", 0), ("40", 30))]
 
 
-def join_flv(files: list[bytes]) -> bytes:
-    """The tags of all, headers too, behind the header of the first."""
+def join_flv(files: list[bytes], repeated: bool = False) -> bytes:
+    """The tags of all, headers too, behind the header of the first; those in front of every key frame if repeated."""
     joined = bytearray(files[0][:13])
     for number, data in enumerate(files):
         at = 13
@@ -79,6 +79,11 @@ def join_flv(files: list[bytes]) -> bytes:
             size = int.from_bytes(data[at + 1 : at + 4], "big")
             time = int.from_bytes(data[at + 4 : at + 7], "big") + 3000 * number
             body = data[at + 11 : at + 11 + size]
+            if data[at] == 9 and body[1] == 0:
+                header = data[at : at + 4], body
+            if repeated and data[at] == 9 and body[:2] == b"\x17\1":
+                joined += header[0] + time.to_bytes(3, "big") + data[at + 7 : at + 11] + header[1]
+                joined += (11 + len(header[1])).to_bytes(4, "big")
             if data[at] == 9 and body[1] != 2:  # of video, and no end of a sequence
                 joined += data[at : at + 4] + time.to_bytes(3, "big") + data[at + 7 : at + 11] + body
                 joined += (11 + size).to_bytes(4, "big")
@@ -86,16 +91,29 @@ def join_flv(files: list[bytes]) -> bytes:
     return bytes(joined)
 
 
-def remux(data: bytes, container: str) -> bytes:
-    """The packets of a stream that is not reordered, in another container."""
+def remux(data: bytes, container: str, apart: bool = False) -> bytes:
+    """The packets of a stream that is not reordered, in another container; parameter sets in packets of their own."""
     target = io.BytesIO()
     with av.open(io.BytesIO(data)) as source, av.open(target, "w", format=container) as file:
         stream = file.add_stream_from_template(source.streams.video[0])
-        for at, packet in enumerate(packet for packet in source.demux(video=0) if packet.size):
+        packets: Any = (packet for packet in source.demux(video=0) if packet.size)
+        for at, packet in enumerate(_split(packets) if apart else packets):
             packet.stream, packet.time_base = stream, Fraction(1, 10)
             packet.pts = packet.dts = at
             file.mux(packet)
     return target.getvalue()
+
+
+def _split(packets: Iterator[Any]) -> Iterator[Any]:
+    """Packets of Annex B, with those before the first slice, if any, in one of their own."""
+    for packet in packets:
+        _, *units = bytes(packet).split(b"\0\0\1")
+        sets = [unit.rstrip(b"\0") for unit in units if unit[0] & 31 in (7, 8)]
+        for part in (sets, [unit for unit in units if unit[0] & 31 not in (7, 8)]):
+            if part:
+                made = av.Packet(b"".join(b"\0\0\0\1" + unit for unit in part))
+                made.is_keyframe = packet.is_keyframe
+                yield made
 
 
 @pytest.fixture(scope="module", params=["h264", "mkv", "flv", "mp4 of flv", "hevc"])
@@ -191,6 +209,35 @@ def test_a_file_that_is_read_again_brings_its_headers_again(
 def read(data: bytes) -> PacketIndex:
     with open_source(data, Limits(), Deadline()) as source, Demuxer(source, Deadline()) as demuxer:
         return read_index(demuxer, Limits(), Deadline())
+
+
+@pytest.mark.parametrize("wanted", [None, *WANTED], ids=str)
+def test_packets_that_hold_nothing_but_sets_are_fed(wanted: list[int] | None) -> None:
+    """Demuxers say that they are no key frames."""
+    sections = [once(section, frozenset({7, 8}), 0) for section in h264()]
+    data = remux(b"".join(sections), "matroska", apart=True)
+    known = np.concatenate([telecine.load(section).data for section in sections])
+    assert np.array_equal(
+        telecine.load(data, indices=wanted).data, known[wanted if wanted is not None else slice(None)]
+    )
+
+
+@pytest.mark.parametrize("wanted", [None, *WANTED], ids=str)
+def test_what_is_built_on_a_set_goes_with_it(wanted: list[int] | None) -> None:
+    """Of the second section only the sequence header is there: the pictures' is that of the first, to the bit."""
+    options = "cabac=0:bframes=0:scenecut=0:keyint=10:min-keyint=10:qp=20:level="
+    sections = [encode("x264", options + level, "h264", first) for level, first in (("3.0", 0), ("4.0", 30))]
+    known = np.concatenate([telecine.load(section).data for section in sections])
+    _, *units = sections[1].split(b"\0\0\1")
+    data = sections[0] + b"".join(b"\0\0\0\1" + unit for unit in units if unit[0] & 31 != 8)
+    frames = telecine.load(data, indices=wanted)
+    assert frames.report.lost == ()
+    assert np.array_equal(frames.data, known[wanted if wanted is not None else slice(None)])
+
+
+def test_headers_repeated_beside_every_key_frame_are_places_to_start() -> None:
+    index = read(join_flv(h264("flv"), repeated=True))
+    assert np.flatnonzero(index.access).tolist() == list(range(0, 60, 10))
 
 
 def test_sets_in_a_packet_of_their_own_are_not_with_the_picture_behind_it() -> None:

@@ -160,9 +160,12 @@ class _Rows:
                 self.packets.append(packet)
 
     def renew(self, packet: Packet[Any]) -> bool:
-        """Note the headers that come with the packet that is next; say whether they are others than before."""
+        """Note the headers that come with the packet that is next; say whether that is worth anything.
+
+        Once they have changed it is, even where they are the same again: decoding can start at such a packet.
+        """
         found = packet.get_sidedata("new_extradata")
-        if bytes(found) == self.headers:
+        if not self.renewals and bytes(found) == self.headers:
             return False
         self.headers = bytes(found)
         self.renewals[len(self.pts)] = found

@@ -210,7 +210,7 @@ def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[Run, ...], deadl
             packet.pts, packet.dts = position[ordinal] * STEP, (at - late) * STEP
             packet.duration = STEP
             packet.is_keyframe = bool(index.access[ordinal])
-            if packet.is_keyframe:
+            if packet.is_keyframe or index.key[ordinal]:
                 parameters.look(packet)
             try:
                 if is_corrupt:
@@ -259,7 +259,7 @@ class _Parameters:
         """Whether they did."""
 
     def look(self, packet: Packet[Any]) -> None:
-        """Look at a packet at which decoding can start: no other brings new ones."""
+        """Look at a key frame: no other packet brings new ones."""
         if self._units is None:
             return
         kind = SEQUENCE_SETS[self._codec]

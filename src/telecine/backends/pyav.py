@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -84,27 +85,35 @@ class PyAVBackend:
         feeder, second = (
             _Feeder(request, Converter(request.geometry, planar=planar), data, kept, progress) for _ in range(2)
         )
-        sound = [False] * len(request.plan.runs)
-        if (share := shares(request, threads)) is not None:
-            decoders = partial(_alone, feeder, share[0]), partial(_alone, second, share[1])
-            sound = two_at_a_time(request.plan.runs, decoders, progress)
-        for segment in _segments(request.plan.runs):
-            if all(sound[number] for number, _ in segment):
-                continue
-            runs = [run for _, run in segment]
-            if not feeder.decode(runs, threads):
-                # Errors of frame threads surface late, and in company: alone, each packet answers for itself. And a
-                # damaged packet may have left wrong parameter sets, which a decoder keeps through a flush: each stretch
-                # that needs nothing from before it gets a new one, as if it were the only one asked for.
-                for stretch in _stretches(runs, request.index):
-                    feeder.forget()
-                    feeder.decode([stretch], threads=1)
+        with ExitStack() as end:
+            for each in (feeder, second):
+                end.callback(each.forget)
+            _execute(request, threads, (feeder, second), progress)
         notes = []
         if len(met := feeder.sizes | second.sizes) > 1:
             sizes = ", ".join(f"{width}x{height}" for height, width in sorted(met))
             notes.append(f"the picture size changes in mid-stream ({sizes}): all frames are scaled to the first size")
         seconds = {"convert": feeder.convert_seconds + second.convert_seconds}
         return Decoded(data, kept, "cpu", tuple(notes), seconds)
+
+
+def _execute(request: DecodeRequest, threads: int, feeders: tuple[_Feeder, _Feeder], progress: Progress) -> None:
+    feeder, second = feeders
+    sound = [False] * len(request.plan.runs)
+    if (share := shares(request, threads)) is not None:
+        decoders = partial(_alone, feeder, share[0]), partial(_alone, second, share[1])
+        sound = two_at_a_time(request.plan.runs, decoders, progress)
+    for segment in _segments(request.plan.runs):
+        if all(sound[number] for number, _ in segment):
+            continue
+        runs = [run for _, run in segment]
+        if not feeder.decode(runs, threads):
+            # Errors of frame threads surface late, and in company: alone, each packet answers for itself. And a
+            # damaged packet may have left wrong parameter sets, which a decoder keeps through a flush: each stretch
+            # that needs nothing from before it gets a new one, as if it were the only one asked for.
+            for stretch in _stretches(runs, request.index):
+                feeder.forget()
+                feeder.decode([stretch], threads=1)
 
 
 def _threads(request: DecodeRequest) -> int:
@@ -202,7 +211,13 @@ class _Feeder:
         return self._judge(segment, targets, seen, damaged, gaps)
 
     def forget(self) -> None:
-        """Have the next decode begin with a new decoder, which knows the parameter sets of the header only."""
+        """Have the next decode begin with a new decoder, which knows the parameter sets of the header only.
+
+        A decoder that is busy must not be dropped: PyAV waits for its threads then, and holds Python's lock, for which
+        one of them may wait that has something to log.
+        """
+        if self._context is not None:
+            self._context.flush_buffers()
         self._context = None
 
     def _ready(self, threads: int) -> VideoCodecContext:
@@ -210,6 +225,7 @@ class _Feeder:
         if self._context is not None and self._threads == threads:
             self._context.flush_buffers()
             return self._context
+        self.forget()
         import av
 
         template: Any = self._request.demuxer.stream.codec_context

@@ -112,7 +112,7 @@ class H264Scanner:
             head = packet[4]
             if head & 31 == _SLICE:
                 return _REFERENCED if head & 0x60 else _UNREFERENCED
-        note = self._sets.noting(is_key or not self._nal_units.length_size)
+        found: list[tuple[int, int, bytes]] = []
         referenced = is_idr = updates = False
         recovery: tuple[int, bool] | None = None
         slices: list[bytes] = []
@@ -129,9 +129,13 @@ class H264Scanner:
                     break
             elif kind in (_SPS, _PPS):
                 updates = True
-                self._remember(nal, note)
+                self._remember(nal, lambda *parameters: found.append(parameters))
             elif kind == _SEI and is_key:
                 recovery = recovery or _recovery_point(nal)
+        # with a picture that is no key frame, where a container keeps the sets in its header, they are rather damage
+        if is_key or not slices or not self._nal_units.length_size:
+            for parameters in found:
+                self._sets.note(*parameters)
         if not slices:
             self._sets.complete()  # decoding would start behind this packet
             return Facts(shown=False)

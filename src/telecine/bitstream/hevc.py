@@ -76,7 +76,7 @@ class HevcScanner:
             if kind < _BLA_W_LP and not layer and int.from_bytes(packet[:4], "big") + 4 == len(packet):
                 self._begins_sequence = False
                 return self._plain(kind, (packet[5] & 7) - 1)
-        note = self._sets.noting(is_key or not self._nal_units.length_size)
+        found: list[tuple[int, int, bytes]] = []
         head: bytes | None = None
         ends_sequence = updates = False
         for nal in self._nal_units(packet):
@@ -88,11 +88,15 @@ class HevcScanner:
                 head = head or nal
             elif kind in (_VPS, _SPS, _PPS):
                 updates = True
-                self._remember(nal, note)
+                self._remember(nal, lambda *parameters: found.append(parameters))
             elif kind in (_END_OF_SEQUENCE, _END_OF_BITSTREAM):
                 # behind the packet's picture it ends that picture's sequence, in front of it the one before
                 ends_sequence = head is not None
                 self._begins_sequence |= head is None
+        # with a picture that is no key frame, where a container keeps the sets in its header, they are rather damage
+        if is_key or head is None or not self._nal_units.length_size:
+            for parameters in found:
+                self._sets.note(*parameters)
         if head is None:
             self._sets.complete()  # decoding would start behind this packet
             return Facts(shown=False)

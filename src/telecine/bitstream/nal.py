@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 __all__ = [
@@ -17,6 +17,8 @@ SEQUENCE_SETS = {"h264": 7, "hevc": 33}
 """The type of a sequence parameter set, by codec (H.264 table 7-1, HEVC table 7-1)."""
 PARAMETER_SETS = {"h264": frozenset({7, 8, 13, 15}), "hevc": frozenset({32, 33, 34})}
 """The types of all parameter sets."""
+_BUILT_ON = {7: frozenset({8}), 32: frozenset({33, 34}), 33: frozenset({34})}
+"""By the type of a set, those of the sets that refer to it; no type means one thing in H.264 and another in HEVC."""
 _TYPE_IN_HEAD = {"h264": (0, 0x1F), "hevc": (1, 0x3F)}
 _LENGTH_SIZE_AT = {"h264": 4, "hevc": 21}
 """Where ``avcC`` and ``hvcC`` keep ``lengthSizeMinusOne`` (ISO/IEC 14496-15)."""
@@ -90,17 +92,9 @@ class SetsInForce:
         key, unit = (kind, number), unit.rstrip(b"\0")  # zeros at the end belong to the next start code
         if self._known.get(key) != unit:
             self._known[key] = unit
-            self._changed.add(key)
+            # FFmpeg's decoders drop what was built on a set when that becomes another
+            self._changed |= {key, *(other for other in self._known if other[0] in _BUILT_ON.get(kind, ()))}
         self._brought.add(key)
-
-    def noting(self, trusted: bool) -> Callable[[int, int, bytes], None]:
-        """:meth:`note`, or what does nothing.
-
-        Args:
-            trusted: False in a packet that is no key frame, of a container that keeps the sets in its header: there,
-                what looks like a set is rather damage.
-        """
-        return self.note if trusted else _pass_over
 
     @property
     def waiting(self) -> bool:
@@ -118,10 +112,6 @@ def nal_type(codec: str, unit: bytes) -> int:
     """``nal_unit_type`` of a NAL unit that is not empty (H.264 7.3.1, HEVC 7.3.1.2)."""
     shift, mask = _TYPE_IN_HEAD[codec]
     return unit[0] >> shift & mask
-
-
-def _pass_over(kind: int, number: int, unit: bytes) -> None:
-    pass
 
 
 _SET_BEGINNINGS = {
