@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -45,7 +44,7 @@ class FakeDemuxer:
 
     def __init__(self, pictures: Sequence[Coded], shape: Shape) -> None:
         self.packets = [FakePacket(picture.packet()) for picture in pictures]
-        self.stream = SimpleNamespace(codec_context=SimpleNamespace(extradata=shape.extradata()))
+        self.header = shape.extradata()
         self.asked: list[int] = []
 
     def read(self, index: PacketIndex, ordinals: np.ndarray) -> Iterator[tuple[int, FakePacket]]:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.bitstream import DESCRIBED
+from telecine.bitstream.records import in_band
 from telecine.display import has_movie
 from telecine.errors import NoVideoError, SourceError, TelecineError
 from telecine.limits import Deadline, Limits
@@ -144,6 +145,11 @@ class Demuxer:
         """Bytes of the source."""
         return len(self._source.data)
 
+    @property
+    def header(self) -> bytes:
+        """Codec private data of the stream, as the file's own header has it; may be empty."""
+        return bytes(self.stream.codec_context.extradata or b"")
+
     def rewind(self) -> None:
         """Stand at the start of the file: opened anew, since not every demuxer finds back to its start by seeking."""
         self.close()
@@ -258,6 +264,14 @@ class Demuxer:
             target = next(wanted, None)
             if target is None:
                 return
+
+    def in_band(self, index: PacketIndex, ordinal: int, packet: Packet[VideoStream]) -> bytes | None:
+        """A packet with what the container has brought beside it written into it, for who is told of one header only.
+
+        Returns:
+            None where that cannot be done; see :func:`telecine.bitstream.records.in_band`.
+        """
+        return in_band(index.codec, self.header, bytes(index.renewals[ordinal]), bytes(packet))
 
     def _seek(self, index: PacketIndex, target: int) -> None:
         """Stand at or before packet ``target``, knowing which packet is next."""

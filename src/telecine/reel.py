@@ -26,7 +26,6 @@ import numpy as np
 
 from telecine.bitstream import Access
 from telecine.bitstream.nal import SEQUENCE_SETS, NalUnits, nal_type
-from telecine.bitstream.records import in_band
 from telecine.demux import Demuxer
 from telecine.errors import BackendUnavailable
 from telecine.index import PacketIndex
@@ -195,10 +194,9 @@ def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[Run, ...], deadl
     # decoding times are made up: steady, and early enough that none is behind its presentation time
     late = max(0, max(at - position[ordinal] for at, ordinal in enumerate(ordinals.tolist())))
     target = io.BytesIO()
-    extradata = bytes(demuxer.stream.codec_context.extradata or b"")
-    parameters = _Parameters(index.codec, extradata)
+    parameters = _Parameters(index.codec, demuxer.header)
     in_order = late == 0 and not index.second_field[ordinals].any()
-    name, options = _MP4 if index.codec == "h264" and in_order and extradata[:1] == b"\1" else _MATROSKA
+    name, options = _MP4 if index.codec == "h264" and in_order and demuxer.header[:1] == b"\1" else _MATROSKA
     with av.open(target, "w", format=name, options=options, buffer_size=_BUFFER_BYTES) as file:
         stream = _only_stream(file, demuxer)
         for at, (ordinal, packet) in enumerate(demuxer.read(index, ordinals)):
@@ -238,8 +236,7 @@ def _with_headers(demuxer: Demuxer, index: PacketIndex, ordinal: int, packet: Pa
     """A packet that holds what the container has brought beside it: a file has room for that in its header alone."""
     import av
 
-    header = bytes(demuxer.stream.codec_context.extradata or b"")
-    data = in_band(index.codec, header, bytes(index.renewals[ordinal]), bytes(packet))
+    data = demuxer.in_band(index, ordinal, packet)
     if data is None:
         raise BackendUnavailable(
             f"{demuxer.name}: its container brings other headers in mid-stream, which cannot be handed over in a file; "

@@ -76,8 +76,7 @@ def _independent(request: DecodeRequest) -> bool:
         return True
     if index.codec not in PARAMETER_SETS or not index.exact_start:
         return False
-    context = request.demuxer.stream.codec_context
-    units = NalUnits(bytes(context.extradata or b""), index.codec)
+    units = NalUnits(request.demuxer.header, index.codec)
     return bool(units.length_size) and not any(_has_sets(index, units, run) for run in runs)
 
 

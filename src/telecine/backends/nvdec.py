@@ -178,11 +178,6 @@ def _require(request: DecodeRequest, nvdec: ModuleType, device: int) -> None:
         raise BackendUnavailable(f"nvdec: {reason}")
 
 
-def _extradata(request: DecodeRequest) -> bytes:
-    context: Any = request.demuxer.stream.codec_context
-    return bytes(context.extradata or b"")
-
-
 def _decode(request: DecodeRequest, nvdec: ModuleType, device: int, out: str) -> Decoded:
     count = len(request.plan.frames)
     started = time.perf_counter()
@@ -197,7 +192,7 @@ def _decode(request: DecodeRequest, nvdec: ModuleType, device: int, out: str) ->
         result = nvdec.decode(
             device,
             request.index.codec,
-            _extradata(request),
+            request.demuxer.header,
             batch.packets,
             batch.orders,
             batch.flags,

@@ -131,7 +131,7 @@ def _may_hold_fields(request: DecodeRequest, run: Run) -> bool:
     codec = request.index.codec
     if codec != "h264":
         return codec in _MAYBE_INTERLACED
-    stream = ByteStream(codec, bytes(request.demuxer.stream.codec_context.extradata or b""))
+    stream = ByteStream(codec, request.demuxer.header)
     for _, packet in request.demuxer.read(request.index, run.packets[:1]):
         stream(memoryview(packet), True, True)
     return any(allows_fields(codec, header) for header in stream.sequence)

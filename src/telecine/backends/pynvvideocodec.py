@@ -198,8 +198,7 @@ class _Work:
     ) -> None:
         self._library, self._decoders = library, decoders
         self._request, self._rows, self._index = request, rows, request.index
-        context: Any = request.demuxer.stream.codec_context
-        self._header = self._extradata = bytes(context.extradata or b"")
+        self._header = self._extradata = request.demuxer.header
         self._stream = ByteStream(self._index.codec, self._extradata)
         self._checked: tuple[bytes, ...] = ()  # sequence headers
         codec = self._index.codec

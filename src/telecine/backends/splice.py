@@ -155,7 +155,7 @@ class _Reader:
     def __init__(self, request: DecodeRequest, colours: str) -> None:
         self._request = request
         self._index = request.index
-        self._header = self._extradata = bytes(request.demuxer.stream.codec_context.extradata or b"")
+        self._header = self._extradata = request.demuxer.header
         self._stream = ByteStream(self._index.codec, self._extradata)
         self._stream(b"", True, False)  # its headers, which it would otherwise put in front of what is read first
         self._paint = _Paint(request, colours)

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from telecine.backends import DecodeRequest
 from telecine.backends.labels import places
 from telecine.bitstream import Access
-from telecine.bitstream.records import in_band
 from telecine.errors import BackendUnavailable
 from telecine.index import PacketIndex
 from telecine.plan import DecodePlan
@@ -88,9 +87,7 @@ def _read(request: DecodeRequest, stretches: list[Stretch]) -> Batch:
 
 def _with_headers(request: DecodeRequest, ordinal: int, packet: Any) -> bytes:
     """A packet that holds what the container has brought beside it: the engine is told of one header."""
-    index = request.index
-    header = bytes(request.demuxer.stream.codec_context.extradata or b"")
-    data = in_band(index.codec, header, bytes(index.renewals[ordinal]), bytes(packet))
+    data = request.demuxer.in_band(request.index, ordinal, packet)
     if data is None:
         raise BackendUnavailable(
             "nvdec: the container brings other headers in mid-stream, which the engine does not take"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from telecine.bitstream import Access, Facts, PictureFormat
 from telecine.bitstream.bits import BitReader, Truncated
-from telecine.bitstream.nal import NalUnits, SetsInForce, annex_b, unescape
-from telecine.bitstream.records import read_record
+from telecine.bitstream.nal import NalUnits, SetsInForce, unescape
+from telecine.bitstream.records import header_units
 
 __all__ = ["FrameNumbers", "H264Scanner", "allows_fields"]
 
@@ -75,34 +74,37 @@ class H264Scanner:
         self._sequence = -1
         self._msb = self._lsb = 0
         self._sets = SetsInForce()
-        self._read(extradata, self._sets.of_header)
+        for nal in header_units("h264", extradata):
+            if (found := self._remember(nal)) is not None:
+                self._sets.of_header(*found, nal)
 
     def renew(self, extradata: bytes) -> None:
         """See :meth:`telecine.bitstream.Scanner.renew`."""
         self._nal_units = NalUnits(extradata, "h264")
-        self._read(extradata, self._sets.note)
+        for nal in header_units("h264", extradata):
+            if (found := self._remember(nal)) is not None:
+                self._sets.bring(*found, nal)
 
-    def _read(self, extradata: bytes, note: Callable[[int, int, bytes], None]) -> None:
-        for nal in read_record("h264", extradata) if self._nal_units.length_size else annex_b(extradata):
-            self._remember(nal, note)
-
-    def _remember(self, nal: bytes, note: Callable[[int, int, bytes], None]) -> None:
+    def _remember(self, nal: bytes) -> tuple[int, int] | None:
+        """Take note of a parameter set: its type and number; None where it is none, or broken."""
+        found: tuple[int, int] | None = None
         kind = nal[0] & 31 if nal else 0
         try:
             if kind == _SPS:
                 number, sps = _parse_sps(nal)
                 self._sequences[number] = sps
                 self.picture = sps.picture
-                note(kind, number, nal)
+                found = kind, number
             elif kind == _PPS:
                 bits = BitReader(unescape(nal[:32]), start=8)
                 number = bits.ue()
                 self._pictures[number] = bits.ue()
-                note(kind, number, nal)
+                found = kind, number
         except Truncated:
             self._sequences.clear()  # which of them it replaces cannot be told
         # without any, fields cannot be told from frames
         self._fields_possible = not all(s.frame_mbs_only for s in self._sequences.values()) or not self._sequences
+        return found
 
     def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
@@ -112,7 +114,6 @@ class H264Scanner:
             head = packet[4]
             if head & 31 == _SLICE:
                 return _REFERENCED if head & 0x60 else _UNREFERENCED
-        found: list[tuple[int, int, bytes]] = []
         referenced = is_idr = updates = False
         recovery: tuple[int, bool] | None = None
         slices: list[bytes] = []
@@ -129,27 +130,23 @@ class H264Scanner:
                     break
             elif kind in (_SPS, _PPS):
                 updates = True
-                self._remember(nal, lambda *parameters: found.append(parameters))
+                if (found := self._remember(nal)) is not None:
+                    self._sets.meet(*found, nal)
             elif kind == _SEI and is_key:
                 recovery = recovery or _recovery_point(nal)
         # with a picture that is no key frame, where a container keeps the sets in its header, they are rather damage
-        if is_key or not slices or not self._nal_units.length_size:
-            for parameters in found:
-                self._sets.note(*parameters)
+        starts = self._sets.complete(is_key or not slices or not self._nal_units.length_size)
         if not slices:
-            self._sets.complete()  # decoding would start behind this packet
             return Facts(shown=False)
         known, second_field, order = self._follow(slices, is_idr, referenced, want_order)
         recovers = recovery is not None and self._recovers(*recovery, slices[0])
         access = Access.CLOSED if is_idr else Access.OPEN if recovers else Access.NONE
-        if not self._sets.complete():
-            access = Access.NONE
         return Facts(
             shown=not second_field,
             # parameter sets outlive their picture; fields in packets of their own stand or fall together, and what
             # may be either field or frame must not be skipped
             unreferenced=-1 if referenced or updates or second_field or self._open_field or not known else 0,
-            access=Access.NONE if second_field else access,
+            access=access if starts and not second_field else Access.NONE,
             order=order,
             second_field=second_field,
         )
@@ -163,7 +160,7 @@ class H264Scanner:
                     return _Slice(nal, self._sequences, self._pictures)
                 except Truncated:
                     return None
-            self._remember(nal, self._sets.note)
+            self._remember(nal)
         return None
 
     def _recovers(self, frame_count: int, exact_match: bool, slice_head: bytes) -> bool:

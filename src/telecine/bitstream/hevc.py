@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from telecine.bitstream import Access, Facts, Leading
 from telecine.bitstream.bits import BitReader, Truncated
-from telecine.bitstream.nal import NalUnits, SetsInForce, annex_b, unescape
-from telecine.bitstream.records import read_record
+from telecine.bitstream.nal import NalUnits, SetsInForce, unescape
+from telecine.bitstream.records import header_units
 
 __all__ = ["HevcScanner", "allows_fields"]
 
@@ -41,31 +40,34 @@ class HevcScanner:
         self._skips_leading = False
         self._passed_over = False
         self._sets = SetsInForce()
-        self._read(extradata, self._sets.of_header)
+        for nal in header_units("hevc", extradata):
+            if (found := self._remember(nal)) is not None:
+                self._sets.of_header(*found, nal)
 
     def renew(self, extradata: bytes) -> None:
         """See :meth:`telecine.bitstream.Scanner.renew`."""
         self._nal_units = NalUnits(extradata, "hevc")
-        self._read(extradata, self._sets.note)
+        for nal in header_units("hevc", extradata):
+            if (found := self._remember(nal)) is not None:
+                self._sets.bring(*found, nal)
 
-    def _read(self, extradata: bytes, note: Callable[[int, int, bytes], None]) -> None:
-        for nal in read_record("hevc", extradata) if self._nal_units.length_size else annex_b(extradata):
-            self._remember(nal, note)
-
-    def _remember(self, nal: bytes, note: Callable[[int, int, bytes], None]) -> None:
+    def _remember(self, nal: bytes) -> tuple[int, int] | None:
+        """Take note of a parameter set: its type and number; None where it is none, or broken."""
+        found: tuple[int, int] | None = None
         try:
             kind = (nal[0] >> 1) & 63 if nal else -1
             if kind == _VPS and len(nal) > 2:
-                note(kind, nal[2] >> 4, nal)
+                found = kind, nal[2] >> 4
             elif kind == _SPS:
                 number, self._separate_colour_planes, self._poc_lsb_bits = _parse_sps(nal)
-                note(kind, number, nal)
+                found = kind, number
             elif kind == _PPS:
                 number, pps = _parse_pps(nal)
                 self._pps[number] = pps
-                note(kind, number, nal)
+                found = kind, number
         except Truncated:
             pass  # a damaged parameter set costs the output order, which is needed only where times are missing
+        return found
 
     def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
@@ -76,7 +78,6 @@ class HevcScanner:
             if kind < _BLA_W_LP and not layer and int.from_bytes(packet[:4], "big") + 4 == len(packet):
                 self._begins_sequence = False
                 return self._plain(kind, (packet[5] & 7) - 1)
-        found: list[tuple[int, int, bytes]] = []
         head: bytes | None = None
         ends_sequence = updates = False
         for nal in self._nal_units(packet):
@@ -88,20 +89,17 @@ class HevcScanner:
                 head = head or nal
             elif kind in (_VPS, _SPS, _PPS):
                 updates = True
-                self._remember(nal, lambda *parameters: found.append(parameters))
+                if (found := self._remember(nal)) is not None:
+                    self._sets.meet(*found, nal)
             elif kind in (_END_OF_SEQUENCE, _END_OF_BITSTREAM):
                 # behind the packet's picture it ends that picture's sequence, in front of it the one before
                 ends_sequence = head is not None
                 self._begins_sequence |= head is None
         # with a picture that is no key frame, where a container keeps the sets in its header, they are rather damage
-        if is_key or head is None or not self._nal_units.length_size:
-            for parameters in found:
-                self._sets.note(*parameters)
+        starts = self._sets.complete(is_key or head is None or not self._nal_units.length_size)
         if head is None:
-            self._sets.complete()  # decoding would start behind this packet
             return Facts(shown=False)
         kind, temporal_id = (head[0] >> 1) & 63, (head[1] & 7) - 1
-        starts = self._sets.complete()
         if _BLA_W_LP <= kind <= _LAST_IRAP:
             self._passed_over = not starts
         facts = Facts(

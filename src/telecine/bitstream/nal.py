@@ -82,13 +82,18 @@ class SetsInForce:
         self._known: dict[tuple[int, int], bytes] = {}
         self._changed: set[tuple[int, int]] = set()
         self._brought: set[tuple[int, int]] = set()
+        self._met: list[tuple[int, int, bytes]] = []
 
     def of_header(self, kind: int, number: int, unit: bytes) -> None:
         """Note a set of the header."""
         self._known[kind, number] = unit.rstrip(b"\0")
 
-    def note(self, kind: int, number: int, unit: bytes) -> None:
-        """Note a set that comes with a packet."""
+    def meet(self, kind: int, number: int, unit: bytes) -> None:
+        """Note a set that is in a packet; it is :meth:`complete` that says whether to believe it."""
+        self._met.append((kind, number, unit))
+
+    def bring(self, kind: int, number: int, unit: bytes) -> None:
+        """Note a set that the container brings beside the packet that is next."""
         key, unit = (kind, number), unit.rstrip(b"\0")  # zeros at the end belong to the next start code
         if self._known.get(key) != unit:
             self._known[key] = unit
@@ -101,8 +106,16 @@ class SetsInForce:
         """Whether any came beside the packet that is next."""
         return bool(self._brought)
 
-    def complete(self) -> bool:
-        """Whether a decoder that starts at this packet has all sets. What comes from now on belongs to the next one."""
+    def complete(self, believed: bool) -> bool:
+        """Whether a decoder that starts at this packet has all sets. What comes from now on belongs to the next one.
+
+        Args:
+            believed: whether those that were met in it count.
+        """
+        if believed:
+            for parameters in self._met:
+                self.bring(*parameters)
+        self._met.clear()
         found = self._changed <= self._brought
         self._brought.clear()
         return found

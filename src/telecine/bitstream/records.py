@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from telecine.bitstream.nal import PARAMETER_SETS, NalUnits
+from telecine.bitstream.nal import PARAMETER_SETS, NalUnits, annex_b
 
-__all__ = ["in_band", "read_record"]
+__all__ = ["header_units", "in_band", "read_record"]
+
+
+def header_units(codec: str, extradata: bytes) -> list[bytes]:
+    """The units of codec private data, which is a record or Annex B."""
+    return read_record(codec, extradata) if NalUnits(extradata, codec).length_size else list(annex_b(extradata))
 
 
 def read_record(codec: str, record: bytes) -> list[bytes]:
