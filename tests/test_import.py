@@ -19,7 +19,7 @@ LAYERS = [
     "errors",
     "options",
     "timeline limits timing cores sheet bitstream",
-    "frames pixels urls policies display",
+    "frames pixels urls policies display baton",
     "fetch sampling convert progress",
     "source",
     "demux",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from telecine.baton import Baton
 from telecine.bitstream import Access, Facts, Leading, PictureFormat, Renewable, scanner_for
 from telecine.demux import Demuxer
 from telecine.errors import LimitError, NoVideoError
@@ -32,15 +32,13 @@ _KEEP_BYTES = 32 << 20
 _PACKET_BYTES = 1024
 """What a kept packet takes beside its data."""
 
-_turn = threading.Lock()
-_PATIENCE = 0.05
-"""Seconds to wait for another thread's index: most take a tenth of it, and behind a long one nobody should stand."""
+_baton = Baton()
 
 
 def _take_turns_anew() -> None:
-    """In the child of a fork: the thread that has the turn is not there."""
-    global _turn
-    _turn = threading.Lock()
+    """In the child of a fork: the thread that holds it is not there."""
+    global _baton
+    _baton = Baton()
 
 
 if hasattr(os, "register_at_fork"):
@@ -200,14 +198,7 @@ def read_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIn
         NoVideoError: the stream has no packets or no presentable frame.
         LimitError: the video has more packets or lasts longer than allowed.
     """
-    # PyAV lets go of the interpreter lock for each packet, and many threads that read at once spend more time on
-    # passing it round than on reading. So they take turns, if it is not for long.
-    mine = _turn.acquire(timeout=_PATIENCE)
-    try:
-        rows = _scan(demuxer, demuxer.packets(), limits, deadline, want_order=False)
-    finally:
-        if mine:
-            _turn.release()
+    rows = _scan(demuxer, demuxer.packets(), limits, deadline, want_order=False)
     if not rows.facts:
         raise NoVideoError(f"{demuxer.name}: the video stream has no packets{_because(rows)}")
     pts, shown = np.array(rows.pts), rows.flags("shown")
@@ -230,23 +221,25 @@ def _scan(demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: De
     rows = _Rows(bytes(context.extradata or b""), keep=demuxer.size <= _KEEP_BYTES)
     rows.scanned = scanner is not None and codec not in _UNTOLD
     try:
-        for packet in packets:
-            if len(rows.pts) >= limits.max_packets:
-                raise LimitError(f"{demuxer.name}: more than {limits.max_packets} packets (limits.max_packets)")
-            if len(rows.pts) % 16 == 0:  # packets that were kept are not read, and reading is what checks otherwise
-                deadline.check("reading the packets")
-            renewed = packet.has_sidedata("new_extradata") and rows.renew(packet)
-            if renewed and isinstance(scanner, Renewable):
-                scanner.renew(rows.headers)
-            if scanner is not None:
-                facts = scanner.scan(memoryview(packet), packet.is_keyframe, want_order)
-            else:
-                starts = intra_only or not rows.pts or (packet.is_keyframe and codec in _KEY_RESETS)
-                facts = _STARTS if starts else _FOLLOWS
-            if rows.renewals and not renewed and not isinstance(scanner, Renewable):
-                # its headers came with a packet before, and are not those that a decoder knows which begins here
-                facts = facts._replace(access=Access.NONE)
-            rows.add(packet, facts)
+        with _baton.held(deadline, "waiting to read the packets") as hold:
+            for packet in packets:
+                if len(rows.pts) >= limits.max_packets:
+                    raise LimitError(f"{demuxer.name}: more than {limits.max_packets} packets (limits.max_packets)")
+                if len(rows.pts) % 16 == 0:  # packets that were kept are not read, and reading is what checks otherwise
+                    hold.step()
+                    deadline.check("reading the packets")
+                renewed = packet.has_sidedata("new_extradata") and rows.renew(packet)
+                if renewed and isinstance(scanner, Renewable):
+                    scanner.renew(rows.headers)
+                if scanner is not None:
+                    facts = scanner.scan(memoryview(packet), packet.is_keyframe, want_order)
+                else:
+                    starts = intra_only or not rows.pts or (packet.is_keyframe and codec in _KEY_RESETS)
+                    facts = _STARTS if starts else _FOLLOWS
+                if rows.renewals and not renewed and not isinstance(scanner, Renewable):
+                    # its headers came with a packet before, and are not those that a decoder knows which begins here
+                    facts = facts._replace(access=Access.NONE)
+                rows.add(packet, facts)
     except av.error.FFmpegError as error:
         rows.damage = f"the file is damaged or cut off ({error.strerror})"
     deadline.check("reading the packets")
