@@ -101,29 +101,25 @@ def test_who_holds_it_for_long_goes_to_the_end_of_the_line(monkeypatch: pytest.M
     others.end()
 
 
-def test_it_is_taken_from_one_that_is_stuck_and_who_comes_back_stands_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_stuck_loses_it_and_works_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baton, "_STUCK", 0.02)
+    monkeypatch.setattr(baton, "_LONG", 0.0)
     others = Others(Baton())
+    leave = threading.Event()
+
+    def other() -> None:
+        with others.baton.held(Deadline(), "waiting"):
+            others.came.append(0)
+            leave.wait(30)
+
     with others.baton.held(Deadline(), "waiting") as hold:
-        others.pool.submit(others._work, 0)
+        others.pool.submit(other)
         until(lambda: others.came == [0])
-        with ThreadPoolExecutor() as pool:
-            monkeypatch.setattr(baton, "_STUCK", FOREVER)
-            ready, leave = threading.Event(), threading.Event()
-
-            def other() -> None:
-                with others.baton.held(Deadline(), "waiting"):
-                    ready.set()
-                    leave.wait(30)
-                    others.came.append(1)
-
-            pool.submit(other)
-            assert ready.wait(30)
-            threading.Timer(0.05, leave.set).start()
-            hold.step()
-            assert others.came == [0, 1]
+        hold.step()  # and does not wait for the other one
+        assert [held is hold for held in others.baton.line] == [False]
+        leave.set()
+        until(lambda: not others.baton.line)
     others.end()
-    assert not others.baton.line
 
 
 @pytest.mark.usefixtures("patient")

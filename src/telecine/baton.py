@@ -19,13 +19,14 @@ __all__ = ["Baton", "Hold"]
 _LONG = 0.05
 """Seconds after which a holder goes to the end of the line, if there is one: most indices take a tenth."""
 _STUCK = 0.05
-"""Seconds between two steps after which it is taken from its holder: storage is slow, or a pool made it wait."""
+"""Seconds between two steps after which it is taken from its holder: a pool made it wait, or it is other threads than
+these that it waits for. Beside one that never lets go of the lock by itself, all are slow, and faster together."""
 
 
 class Baton:
     """Held by one thread at a time, and passed on in the order in which they asked. Thread-safe.
 
-    Not a lock: a holder that is stuck loses it, works on without it, and stands in line again at its next step.
+    Not a lock: a holder that is stuck loses it, and works on without.
     """
 
     def __init__(self) -> None:
@@ -67,7 +68,7 @@ class Hold:
         self._came.clear()
         with baton.lock:
             baton.line.append(self)
-            if baton.line[0] is self:
+            if self._holds():
                 self._begin()
         while not self._came.wait(_STUCK):
             self._deadline.check(self._doing)
@@ -77,24 +78,26 @@ class Hold:
 
     def step(self) -> None:
         """Say that work goes on; give way to others if it has gone on for long."""
-        baton, now = self._baton, time.monotonic()
+        baton = self._baton
         with baton.lock:
-            self._stepped = now
-            holds = bool(baton.line) and baton.line[0] is self
-            if holds and (len(baton.line) == 1 or now - self._since <= _LONG):
+            self._stepped = time.monotonic()
+            if not self._holds() or len(baton.line) == 1 or self._stepped - self._since <= _LONG:
                 return
-            if holds:
-                self._pass_on()
+            self._pass_on()
         self.take()
 
     def leave(self) -> None:
         """Give it back, or the place in line."""
         baton = self._baton
         with baton.lock:
-            if baton.line and baton.line[0] is self:
+            if self._holds():
                 self._pass_on()
             elif self in baton.line:
                 baton.line.remove(self)
+
+    def _holds(self) -> bool:
+        line = self._baton.line
+        return bool(line) and line[0] is self
 
     def _begin(self) -> None:
         self._since = self._stepped = time.monotonic()
