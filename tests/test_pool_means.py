@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from pool_cases import MB
@@ -53,3 +54,17 @@ def test_cores_that_are_asked_for_and_cannot_be_had_are_refused(machine, monkeyp
     with pytest.raises(OptionsError, match="128 cores take up to"):
         Pool()
     assert Pool(threads=4)._crew.means.cores == 4
+
+
+def test_numbers_may_be_those_of_numpy(machine):
+    machine(8, 16 << 30)
+    chosen = Pool(threads=np.int64(2), queue=np.uint8(3), cache=np.int32(0))._crew.means
+    assert (chosen.cores, chosen.queue, chosen.cache) == (2, 3, 0)
+
+
+@pytest.mark.parametrize("value", [True, 2.0, np.float32(2), "2", 0, -1, 10**5000], ids=type)
+def test_what_is_no_whole_number_in_range_is_refused(machine, value):
+    machine(8, 16 << 30)
+    with pytest.raises(OptionsError, match=r"^threads is .*must be a whole number from 1 on") as caught:
+        Pool(threads=value)
+    assert len(str(caught.value)) < 300

@@ -82,8 +82,8 @@ def processor_size(fit: str, count: int, height: int, width: int, max_pixels: in
     Raises:
         OptionsError: there is no such rule, or it refuses the clip.
     """
-    if fit not in FITS:
-        raise OptionsError(f"fit is {fit!r}; it must be one of: {', '.join(FITS)}")
+    if not isinstance(fit, str) or fit not in FITS:
+        raise OptionsError(f"fit is {shown(fit)}; it must be one of: {', '.join(FITS)}")
     rule = FITS[fit]
     if max_pixels is not None:
         if (whole(max_pixels) or 0) < 1:

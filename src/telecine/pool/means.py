@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TypeAlias
 from telecine.budget import INDEX_ROOM, usable_memory
 from telecine.cores import usable_cores
 from telecine.errors import OptionsError
+from telecine.options import shown, whole
 
 __all__ = ["LeaseVram", "Means", "positive"]
 
@@ -79,9 +81,10 @@ def positive(name: str, value: int, least: int = 1) -> int:
     Raises:
         OptionsError: it is not.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise OptionsError(f"{name} is {value!r}; it must be a whole number from {least} on")
-    return value
+    number = whole(value)
+    if number is None or not least <= number <= sys.maxsize:
+        raise OptionsError(f"{name} is {shown(value)}; it must be a whole number from {least} on, of 64 bits")
+    return number
 
 
 def _cores_from_environment() -> int | None:

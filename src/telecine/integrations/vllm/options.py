@@ -15,6 +15,7 @@ from typing import Any
 from telecine.errors import LimitError, OptionsError
 from telecine.frames import VideoInfo
 from telecine.integrations.sizes import FITS, processor_size
+from telecine.options import real, shown, whole
 from telecine.pixels import Fit, Size
 
 __all__ = ["STARTUP_ONLY", "DecodeOptions", "default_device", "defaults"]
@@ -64,13 +65,13 @@ class DecodeOptions:
     def __post_init__(self) -> None:
         for name in ("pool_size", "hw_decoders", "max_width", "max_height", "max_pixels"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise OptionsError(f"{name} is {value!r}; it must be a whole number from 1 on")
-        seconds = self.timeout_sec
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
-            raise OptionsError(f"timeout_sec is {seconds!r}; it must be a positive number of seconds")
+            if value is not None and (whole(value) or 0) < 1:
+                raise OptionsError(f"{name} is {shown(value)}; it must be a whole number from 1 on")
+        if not (real(self.timeout_sec) or 0) > 0:
+            raise OptionsError(f"timeout_sec is {shown(self.timeout_sec)}; it must be a positive number of seconds")
         if self.fit is not None and self.fit not in (*FITS, *_FOLLOWS_THE_MODEL):
-            raise OptionsError(f"fit is {self.fit!r}; it must be one of: {', '.join((*_FOLLOWS_THE_MODEL, *FITS))}")
+            allowed = ", ".join((*_FOLLOWS_THE_MODEL, *FITS))
+            raise OptionsError(f"fit is {shown(self.fit)}; it must be one of: {allowed}")
         if self.size is not None and (self.fit is not None or self.max_pixels is not None):
             raise OptionsError("size goes neither with fit nor with max_pixels, which choose the size by themselves")
         if (self.max_width is None) is not (self.max_height is None):
