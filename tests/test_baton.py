@@ -73,7 +73,7 @@ def test_one_at_a_time() -> None:
     for thread in threads:
         thread.join(60)
     assert most == 1
-    assert not passed.line
+    assert passed.holder is None
 
 
 @pytest.mark.usefixtures("patient")
@@ -97,7 +97,7 @@ def test_who_holds_it_for_long_goes_to_the_end_of_the_line(monkeypatch: pytest.M
         hold.step()
         assert others.came == [0, 1, 2]
         hold.step()  # nobody waits
-        assert len(others.baton.line) == 1
+        assert others.baton.holder is hold
     others.end()
 
 
@@ -116,9 +116,9 @@ def test_one_that_is_stuck_loses_it_and_works_on_without(monkeypatch: pytest.Mon
         others.pool.submit(other)
         until(lambda: others.came == [0])
         hold.step()  # and does not wait for the other one
-        assert [held is hold for held in others.baton.line] == [False]
+        assert others.baton.holder not in (hold, None)
         leave.set()
-        until(lambda: not others.baton.line)
+        until(lambda: others.baton.holder is None)
     others.end()
 
 
@@ -128,11 +128,11 @@ def test_what_was_taken_is_not_given_back() -> None:
     passed = Baton()
     stuck = passed.held(Deadline(), "waiting")
     stuck.__enter__()
-    with passed.lock:
-        passed.line[0]._pass_on()
+    assert passed.holder is not None
+    passed.holder._pass_on()
     with passed.held(Deadline(), "waiting") as hold:
         stuck.__exit__(None, None, None)
-        assert list(passed.line) == [hold]
+        assert passed.holder is hold
 
 
 def test_a_deadline_holds_in_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,8 +144,8 @@ def test_a_deadline_holds_in_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
         withdrawn.cancel()
         with pytest.raises(Cancelled, match="while waiting to read"), passed.held(withdrawn, "waiting to read"):
             pytest.fail("it is held by another one")
-        assert list(passed.line) == [hold]
-    assert not passed.line
+        assert (passed.holder, len(passed.line)) == (hold, 0)
+    assert passed.holder is None
 
 
 def test_a_timeout_names_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,4 +157,31 @@ def test_a_timeout_names_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
         hold.step()
         with pytest.raises(DeadlineError, match="while waiting to read"), passed.held(late, "waiting to read"):
             pytest.fail("it is held by another one")
-    assert not passed.line
+    assert (passed.holder, len(passed.line)) == (None, 0)
+
+
+@pytest.mark.parametrize("lost", ["popleft", "release"])
+def test_an_interrupt_while_it_is_passed_on_makes_nobody_wait_for_ever(lost: str) -> None:
+    """It may come between two lines: behind taking somebody out of the line, and ahead of telling him."""
+    passed = Baton()
+    came = threading.Event()
+
+    def other() -> None:
+        with passed.held(Deadline(), "waiting"):
+            came.set()
+
+    waiting = threading.Thread(target=other)
+    with passed.held(Deadline(), "waiting"):
+        waiting.start()
+        until(lambda: len(passed.line) == 1)
+        first = passed.line.popleft()
+        if lost == "release":
+            passed.holder = first
+    assert came.wait(30)
+    waiting.join(30)
+
+
+def test_a_signal_handler_may_load_a_video_itself() -> None:
+    passed = Baton()
+    with passed.lock, passed.held(Deadline(), "waiting") as hold:
+        assert passed.holder is hold

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from telecine.limits import Deadline
 
@@ -26,13 +26,15 @@ these that it waits for. Beside one that never lets go of the lock by itself, al
 class Baton:
     """Held by one thread at a time, and passed on in the order in which they asked. Thread-safe.
 
-    Not a lock: a holder that is stuck loses it, and works on without.
+    Not a lock: a holder that is stuck loses it, and works on without. Nor does an interrupt that comes in between two
+    lines make anybody wait for ever.
     """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal handler may load a video itself
+        self.holder: Hold | None = None
         self.line: deque[Hold] = deque()
-        """Who asked for it, first come first served. The first one holds it."""
+        """Who waits for it, first come first served."""
 
     @contextmanager
     def held(self, deadline: Deadline, doing: str) -> Iterator[Hold]:
@@ -59,29 +61,32 @@ class Hold:
 
     def __init__(self, baton: Baton, deadline: Deadline, doing: str) -> None:
         self._baton, self._deadline, self._doing = baton, deadline, doing
-        self._came = threading.Event()
+        self._gate = threading.Lock()
         self._since = self._stepped = 0.0
 
     def take(self) -> None:
         """Stand in line, and wait."""
         baton = self._baton
-        self._came.clear()
+        self._gate.acquire(blocking=False)
         with baton.lock:
             baton.line.append(self)
-            if self._holds():
-                self._begin()
-        while not self._came.wait(_STUCK):
-            self._deadline.check(self._doing)
+        while True:
             with baton.lock:
-                if baton.line and time.monotonic() - baton.line[0]._stepped > _STUCK:
+                holder = baton.holder
+                if holder is None or time.monotonic() - holder._stepped > _STUCK:
                     self._pass_on()
+                # looked at, not told: an interrupt may have come between taking a hold out of the line and telling it
+                if baton.holder is self or self not in baton.line:
+                    return
+            if not self._gate.acquire(timeout=_STUCK):
+                self._deadline.check(self._doing)
 
     def step(self) -> None:
         """Say that work goes on; give way to others if it has gone on for long."""
         baton = self._baton
         with baton.lock:
             self._stepped = time.monotonic()
-            if not self._holds() or len(baton.line) == 1 or self._stepped - self._since <= _LONG:
+            if baton.holder is not self or not baton.line or self._stepped - self._since <= _LONG:
                 return
             self._pass_on()
         self.take()
@@ -90,22 +95,21 @@ class Hold:
         """Give it back, or the place in line."""
         baton = self._baton
         with baton.lock:
-            if self._holds():
+            if baton.holder is self:
                 self._pass_on()
-            elif self in baton.line:
-                baton.line.remove(self)
-
-    def _holds(self) -> bool:
-        line = self._baton.line
-        return bool(line) and line[0] is self
-
-    def _begin(self) -> None:
-        self._since = self._stepped = time.monotonic()
-        self._came.set()
+            else:
+                with suppress(ValueError):
+                    baton.line.remove(self)
 
     def _pass_on(self) -> None:
         """Take it from whoever holds it. The lock is held."""
-        line = self._baton.line
-        line.popleft()
-        if line:
-            line[0]._begin()
+        baton = self._baton
+        try:
+            first = baton.line.popleft()
+        except IndexError:
+            baton.holder = None
+            return
+        first._since = first._stepped = time.monotonic()
+        baton.holder = first
+        with suppress(RuntimeError):  # its gate is open already
+            first._gate.release()
