@@ -520,7 +520,8 @@ def test_hevc_pictures_of_higher_layers_are_passed_over() -> None:
 def mpeg4_packets() -> list[bytes]:
     """I, then P and B by turns, of VOL and VOP headers only."""
     vol = Bits().u(1, 0).u(8, 1).u(1, 0).u(4, 1).u(1, 0).u(2, 0).u(1, 1).u(16, 25).u(1, 1)
-    head = b"\0\0\1\x20" + vol.bytes()
+    vol.u(1, 0).u(1, 1).u(13, 64).u(1, 1).u(13, 64).u(1, 1).u(1, 0)
+    head = b"\0\0\1\x20" + vol.pad().bytes()
     kinds = [0, *([1, 2] * 4)]
     vops = [b"\0\0\1\xb6" + Bits().u(2, k).u(1, 0).u(1, 1).u(5, 0).u(1, 1).u(1, 1).u(5, 0).bytes() for k in kinds]
     return [head + vops[0], *vops[1:]]
@@ -707,4 +708,4 @@ def test_emulation_prevention_is_removed() -> None:
 
 def test_codecs_without_a_scanner_have_none() -> None:
     """They are decoded without skipping."""
-    assert scanner_for("theora", b"") is None
+    assert scanner_for("cinepak", b"") is None

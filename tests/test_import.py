@@ -22,7 +22,7 @@ LAYERS = [
     "frames pixels urls policies display baton",
     "fetch sampling convert progress",
     "source",
-    "demux",
+    "demux presentation",
     "index",
     "plan probe",
     "reel",

@@ -74,6 +74,7 @@ def _index(pictures: Sequence[Coded], opens: Sequence[int] = ()) -> PacketIndex:
         "second_field": no,
         "disposable": np.array([not picture.kind & REFERENCE for picture in pictures]),
         "leading": no,
+        "corrupt": no,
         "skips_leading": False,
         "order": order,
         "timeline": Timeline(pts[order] - pts.min(), Fraction(1, 30), int(pts.max() - pts.min()) + 1, starts[order]),

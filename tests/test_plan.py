@@ -67,6 +67,7 @@ class Stream:
             disposable=np.isin(letters, ["b", "l"]),
             second_field=letters == "2",
             leading=leading,
+            corrupt=np.zeros(count, np.bool_),
             skips_leading=skips_leading,
             order=order,
             timeline=timeline,

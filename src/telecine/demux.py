@@ -6,6 +6,7 @@ content would otherwise pick playlists, ``ffconcat`` or SDP, which open files an
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from telecine.display import has_movie
 from telecine.errors import NoVideoError, SourceError, TelecineError
 from telecine.limits import Deadline, Limits
 from telecine.source import Source
-from telecine.timing import NO_TIME
+from telecine.timing import NO_TIME, OVERFLOW
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -150,6 +151,11 @@ class Demuxer:
         """Codec private data of the stream, as the file's own header has it; may be empty."""
         return bytes(self.stream.codec_context.extradata or b"")
 
+    @property
+    def format(self) -> str:
+        """FFmpeg's name of the container: "mpegts"."""
+        return str(self.container.format.name)
+
     def rewind(self) -> None:
         """Stand at the start of the file: opened anew, since not every demuxer finds back to its start by seeking."""
         self.close()
@@ -242,28 +248,40 @@ class Demuxer:
         them; what is found there is compared with the index, and if it is not the same, the file is read from its
         start instead.
         """
+        palettes = list(index.palettes)
+        for ordinal, packet in self._read(index, ordinals):
+            # what a container brings once, and a demuxer not again behind a seek
+            if ordinal in index.renewals and not packet.has_sidedata("new_extradata"):
+                packet.set_sidedata(index.renewals[ordinal])
+            brought = bisect_right(palettes, ordinal)
+            if brought and not packet.has_sidedata("palette"):
+                packet.set_sidedata(index.palettes[palettes[brought - 1]])
+            yield ordinal, packet
+
+    def _read(self, index: PacketIndex, ordinals: npt.NDArray[np.int64]) -> Iterator[tuple[int, Packet[VideoStream]]]:
         if index.packets is not None:
             for ordinal in ordinals.tolist():
                 yield ordinal, index.packets[ordinal]
             return
-        wanted = iter(ordinals.tolist())
-        target = next(wanted, None)
-        if target is None:
-            return
-        if target < self._next or (self._seeks and target >= self._next + _READ_ON):
-            self._seek(index, target)
-        for packet in self.packets():
-            at = self._next - 1
-            if at != target:
-                continue
-            if not _same(index, at, packet):
+        wanted, done = ordinals.tolist(), 0
+        while done < len(wanted):
+            if wanted[done] < self._next or (self._seeks and wanted[done] >= self._next + _READ_ON):
+                self._seek(index, wanted[done])
+            for packet in self.packets():
+                at = self._next - 1
+                if at != wanted[done]:
+                    continue
+                if not _same(index, at, packet):
+                    break
+                yield at, packet
+                done += 1
+                if done == len(wanted):
+                    return
+            if not self._seeks:
                 raise SourceError(f"{self.name}: reading it again gave other packets; was the file changed meanwhile?")
-            if at in index.renewals and not packet.has_sidedata("new_extradata"):
-                packet.set_sidedata(index.renewals[at])  # some demuxers leave it out behind a seek
-            yield at, packet
-            target = next(wanted, None)
-            if target is None:
-                return
+            # behind a seek this demuxer tells other times, or ends early: only from the start does it read the same
+            self._seeks = False
+            self.rewind()
 
     def in_band(self, index: PacketIndex, ordinal: int, packet: Packet[VideoStream]) -> bytes | None:
         """A packet with what the container has brought beside it written into it, for who is told of one header only.
@@ -309,8 +327,10 @@ class Demuxer:
 
 
 def _same(index: PacketIndex, ordinal: int, packet: Packet[Any]) -> bool:
-    pts = NO_TIME if packet.pts is None else packet.pts
-    return bool(packet.size == index.size[ordinal] and pts == index.pts[ordinal])
+    known = index.pts[ordinal]
+    # those of the index go on where the clock of a transport stream ran over
+    same = known == NO_TIME if packet.pts is None else known != NO_TIME and (packet.pts - known) % OVERFLOW == 0
+    return bool(packet.size == index.size[ordinal] and same)
 
 
 def _find(index: PacketIndex, packet: Packet[Any], target: int) -> int | None:

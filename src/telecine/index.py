@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.baton import Baton
-from telecine.bitstream import Access, Facts, Leading, PictureFormat, Renewable, scanner_for
+from telecine.bitstream import REORDERED, UNTOLD, Access, Facts, Leading, PictureFormat, Renewable, scanner_for
 from telecine.demux import Demuxer
 from telecine.errors import LimitError, NoVideoError
 from telecine.limits import Deadline, Limits
+from telecine.presentation import Told, present
 from telecine.timeline import Timeline
-from telecine.timing import NO_TIME, rebuild, usable
+from telecine.timing import NO_TIME, unwrapped
 
 if TYPE_CHECKING:
     from av.packet import Packet
@@ -44,13 +45,8 @@ def _take_turns_anew() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_take_turns_anew)
 
-_UNTOLD = frozenset({"vp8"})
-"""Codecs whose scanner does not see references: for these the container's own disposable flag counts."""
-
-_KEY_RESETS = frozenset(
-    "theora flv1 h263 wmv1 wmv2 msmpeg4v1 msmpeg4v2 msmpeg4v3 vp6 vp6f vp7 rv10 rv20 svq1 svq3 cinepak".split()
-)
-"""Codecs without a scanner whose key frames are known to start afresh."""
+_SHORT_CLOCK = frozenset({"mpegts", "mpeg"})
+"""FFmpeg's names of the containers whose clock runs over after a day."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +61,8 @@ class PacketIndex:
     time_base: Fraction
     """Seconds per tick."""
     pts: npt.NDArray[np.int64]
-    """``int64 [P]`` presentation times as the container has them; :data:`telecine.timing.NO_TIME` where it has none."""
+    """``int64 [P]`` presentation times as the container has them, but going on where its clock ran over;
+    :data:`telecine.timing.NO_TIME` where it has none."""
     dts: npt.NDArray[np.int64]
     """``int64 [P]`` decoding times, likewise."""
     duration: npt.NDArray[np.int64]
@@ -84,6 +81,8 @@ class PacketIndex:
     """``bool [P]`` whether it is the other half of the picture that the packet before it began."""
     leading: npt.NDArray[np.bool_]
     """``bool [P]`` whether it can be decoded only from the random access point before the one in front of it."""
+    corrupt: npt.NDArray[np.bool_]
+    """``bool [P]`` whether the container saw that something is missing in it, or from there on up to the next one."""
     skips_leading: bool
     """Whether leading packets can be left out when decoding starts at the point in front of them (HEVC)."""
     order: npt.NDArray[np.int64]
@@ -102,11 +101,25 @@ class PacketIndex:
     """How pictures are stored, where the scanner reads that."""
     renewals: Mapping[int, Any] = field(default_factory=dict, repr=False)
     """By ordinal, PyAV's side data "new_extradata" of packets with which the container brings other headers."""
+    palettes: Mapping[int, Any] = field(default_factory=dict, repr=False)
+    """By ordinal, PyAV's side data "palette" of packets with which the container brings another one."""
 
     def headers(self, ordinal: int, of_file: bytes) -> bytes:
         """The codec private data that holds for a packet: of the file's header, or what came with a packet since."""
         latest = max((at for at in self.renewals if at <= ordinal), default=None)
         return of_file if latest is None else bytes(self.renewals[latest])
+
+    def torn(self, packets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """In front of which packets others may be missing.
+
+        Args:
+            packets: ``int64 [N]`` ordinals, ascending, at least one.
+
+        Returns:
+            ``bool [N]``; what is in front of the first one does not count.
+        """
+        before = np.append(0, np.cumsum(self.corrupt))[packets]
+        return np.diff(before, prepend=before[0]) > 0
 
     @property
     def num_packets(self) -> int:
@@ -119,7 +132,8 @@ class PacketIndex:
         return len(self.order)
 
 
-# what can be said of a packet that no scanner looks into; the same objects for all, for there may be a great many
+# What can be said of a packet that no scanner looks into; the same objects for all, for there may be a great many.
+# Where pictures build on others, the container's flag of a key frame proves nothing: only the first one starts afresh.
 _STARTS = Facts(access=Access.CLOSED, leading=Leading.NO)
 _FOLLOWS = Facts(access=Access.NONE, leading=Leading.NO)
 
@@ -127,9 +141,10 @@ _FOLLOWS = Facts(access=Access.NONE, leading=Leading.NO)
 class _Rows:
     """The columns of the index while they grow, one row a packet: two hours of video are 200 000 rows."""
 
-    def __init__(self, headers: bytes, keep: bool) -> None:
+    def __init__(self, codec: str, headers: bytes, keep: bool) -> None:
+        self.codec = codec
         self.pts, self.dts, self.duration, self.size = array("q"), array("q"), array("q"), array("q")
-        self.key, self.discard, self.disposable = bytearray(), bytearray(), bytearray()
+        self.key, self.discard, self.disposable, self.corrupt = bytearray(), bytearray(), bytearray(), bytearray()
         # scanners hand out the same few objects again and again, so this holds little more than references
         self.facts: list[Facts] = []
         self.scanned = True
@@ -137,6 +152,7 @@ class _Rows:
         self.packets: list[Any] | None = [] if keep else None
         self.headers = headers
         self.renewals: dict[int, Any] = {}
+        self.palettes: dict[int, Any] = {}
         self.bytes = 0
         self.damage: str | None = None
 
@@ -149,6 +165,7 @@ class _Rows:
         self.key.append(packet.is_keyframe)
         self.discard.append(packet.is_discard)
         self.disposable.append(packet.is_disposable)
+        self.corrupt.append(packet.is_corrupt)
         self.facts.append(facts)
         if self.packets is not None:
             self.bytes += size + _PACKET_BYTES
@@ -177,10 +194,39 @@ class _Rows:
         """A column of facts that are small numbers."""
         return np.fromiter(map(attrgetter(name), self.facts), np.int8, len(self.facts))
 
-    @property
-    def packed(self) -> bool:
-        """Whether any packet holds two pictures."""
-        return any(facts.packed for facts in self.facts)
+    def told(self, container: str, ordered: bool) -> Told:
+        """What is known of when pictures are shown.
+
+        Args:
+            container: FFmpeg's name of the format.
+            ordered: whether the scanner was asked for the order.
+        """
+        pts, dts = np.array(self.pts), np.array(self.dts)
+        if container in _SHORT_CLOCK:
+            pts, dts = unwrapped(pts, dts)
+        seen = self.flags("shown") & ~np.frombuffer(bytes(self.discard), np.bool_)
+        return Told(
+            pts=pts,
+            dts=dts,
+            seen=seen,
+            access=self.numbers("access").astype(np.uint8),
+            relation=self.numbers("leading"),
+            unreferenced=self.numbers("unreferenced") >= 0,
+            packed=any(facts.packed for facts in self.facts),
+            places=self._places(np.flatnonzero(seen)) if ordered or self.codec not in REORDERED else None,
+        )
+
+    def _places(self, seen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+        """The place in output order of each packet that is seen, if that is known of every one."""
+        if self.codec not in REORDERED:
+            return np.arange(len(seen))
+        orders = [self.facts[i].order for i in seen]
+        if not orders or any(order is None for order in orders):
+            return None
+        sequences, places = np.array(orders, dtype=np.int64).T
+        ranks = np.empty(len(places), np.int64)
+        ranks[np.lexsort((places, sequences))] = np.arange(len(places))
+        return ranks
 
 
 def read_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIndex:
@@ -201,13 +247,14 @@ def read_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIn
     rows = _scan(demuxer, demuxer.packets(), limits, deadline, want_order=False)
     if not rows.facts:
         raise NoVideoError(f"{demuxer.name}: the video stream has no packets{_because(rows)}")
-    pts, shown = np.array(rows.pts), rows.flags("shown")
-    if rows.packed or not usable(pts[shown]):
+    told = rows.told(demuxer.format, ordered=False)
+    if not told.suffices:
         packets = rows.packets
         if packets is None:
             demuxer.rewind()
         rows = _scan(demuxer, demuxer.packets() if packets is None else packets, limits, deadline, want_order=True)
-    return _assemble(demuxer, rows, limits)
+        told = rows.told(demuxer.format, ordered=True)
+    return _assemble(demuxer, rows, told, limits)
 
 
 def _scan(demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: Deadline, want_order: bool) -> _Rows:
@@ -218,8 +265,9 @@ def _scan(demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: De
     scanner = scanner_for(codec, bytes(context.extradata or b""))
     intra_only = scanner is None and bool(context.codec.intra_only)
     # a source that is larger has more than fits, but for its sound: memory that is filled for nothing costs time
-    rows = _Rows(bytes(context.extradata or b""), keep=demuxer.size <= _KEEP_BYTES)
-    rows.scanned = scanner is not None and codec not in _UNTOLD
+    rows = _Rows(codec, bytes(context.extradata or b""), keep=demuxer.size <= _KEEP_BYTES)
+    rows.scanned = scanner is not None and codec not in UNTOLD
+    paletted = context.pix_fmt == "pal8"
     try:
         with _baton.held(deadline, "waiting to read the packets") as hold:
             for packet in packets:
@@ -234,11 +282,12 @@ def _scan(demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: De
                 if scanner is not None:
                     facts = scanner.scan(memoryview(packet), packet.is_keyframe, want_order)
                 else:
-                    starts = intra_only or not rows.pts or (packet.is_keyframe and codec in _KEY_RESETS)
-                    facts = _STARTS if starts else _FOLLOWS
+                    facts = _STARTS if intra_only or not rows.pts else _FOLLOWS
                 if rows.renewals and not renewed and not isinstance(scanner, Renewable):
                     # its headers came with a packet before, and are not those that a decoder knows which begins here
                     facts = facts._replace(access=Access.NONE)
+                if paletted and packet.has_sidedata("palette"):
+                    rows.palettes[len(rows.pts)] = packet.get_sidedata("palette")
                 rows.add(packet, facts)
     except av.error.FFmpegError as error:
         rows.damage = f"the file is damaged or cut off ({error.strerror})"
@@ -247,11 +296,9 @@ def _scan(demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: De
     return rows
 
 
-def _assemble(demuxer: Demuxer, rows: _Rows, limits: Limits) -> PacketIndex:
+def _assemble(demuxer: Demuxer, rows: _Rows, told: Told, limits: Limits) -> PacketIndex:
     """Turn the columns into the index: what is presentable, when, and what can be skipped."""
-    pts, dts, duration = np.array(rows.pts), np.array(rows.dts), np.array(rows.duration)
-    shown, relation = rows.flags("shown"), rows.numbers("leading")
-    access = rows.numbers("access").astype(np.uint8)
+    duration, access = np.array(rows.duration), told.access.copy()
     key = np.frombuffer(bytes(rows.key), np.bool_)
     time_base = demuxer.stream.time_base or Fraction(1, 90_000)
     exact_start = bool(access.any())
@@ -259,31 +306,27 @@ def _assemble(demuxer: Demuxer, rows: _Rows, limits: Limits) -> PacketIndex:
         # no point is known to be exact: begin where the container says, and let the decoder mark what is damaged
         access[int(np.argmax(key)) if key.any() else 0] = Access.OPEN
     step = _nominal_step(demuxer, duration, time_base)
-    synthetic = rows.packed or not usable(pts[shown])
-    times = pts.copy()
-    if synthetic:
-        known = np.full_like(pts, NO_TIME) if rows.packed else pts
-        times[shown] = rebuild(known[shown], dts[shown], _places(rows, shown), step)
-    leading = _leading(times, access, relation)
+    shown = present(replace(told, access=access), step)
+    times, leading = shown.times, shown.leading
     first = int(np.argmax(access > 0))
-    presentable = shown & ~np.frombuffer(bytes(rows.discard), np.bool_) & (relation != Leading.NEVER)
+    presentable = told.seen & (told.relation != Leading.NEVER)
     presentable[:first] = False
     # what the first point of access would need from before it is not in the file
     presentable &= ~(leading & (np.maximum.accumulate(np.where(access > 0, np.arange(len(access)), 0)) == first))
     order = np.flatnonzero(presentable)
     order = order[np.argsort(times[order], kind="stable")]
     if not len(order):
-        raise NoVideoError(f"{demuxer.name}: no presentable frame among {len(pts)} packets{_because(rows)}")
+        raise NoVideoError(f"{demuxer.name}: no presentable frame among {len(key)} packets{_because(rows)}")
     timeline = _timeline(times[order], int(duration[order[-1]]), key[order], time_base, step)
     if timeline.duration > limits.max_seconds:
         raise LimitError(
             f"{demuxer.name}: lasts {timeline.duration:.0f} s; limits.max_seconds is {limits.max_seconds:g}"
         )
     return PacketIndex(
-        codec=demuxer.stream.codec_context.codec.canonical_name,
+        codec=rows.codec,
         time_base=time_base,
-        pts=pts,
-        dts=dts,
+        pts=told.pts,
+        dts=told.dts,
         duration=duration,
         size=np.array(rows.size),
         key=key,
@@ -292,15 +335,17 @@ def _assemble(demuxer: Demuxer, rows: _Rows, limits: Limits) -> PacketIndex:
         disposable=_disposable(rows),
         second_field=rows.flags("second_field"),
         leading=leading,
-        skips_leading=bool((relation == Leading.SKIPPED).any()),
+        skips_leading=bool((told.relation == Leading.SKIPPED).any()),
         order=order,
         timeline=timeline,
-        synthetic_times=synthetic,
+        synthetic_times=shown.rebuilt,
         picture=rows.picture,
         exact_start=exact_start,
         damage=rows.damage,
         packets=rows.packets,
+        corrupt=_corrupt(demuxer, rows),
         renewals=rows.renewals,
+        palettes=rows.palettes,
     )
 
 
@@ -308,28 +353,13 @@ def _because(rows: _Rows) -> str:
     return f": {rows.damage}" if rows.damage else ""
 
 
-def _places(rows: _Rows, shown: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64] | None:
-    """Rank in output order of each packet that brings a frame, if the bitstream tells it of every one."""
-    orders = [rows.facts[i].order for i in np.flatnonzero(shown)]
-    if any(order is None for order in orders):
-        return None
-    sequences, places = np.array(orders, dtype=np.int64).T
-    ranks = np.empty(len(places), np.int64)
-    ranks[np.lexsort((places, sequences))] = np.arange(len(places))
-    return ranks
-
-
-def _leading(
-    times: npt.NDArray[np.int64], access: npt.NDArray[np.uint8], relation: npt.NDArray[np.int8]
-) -> npt.NDArray[np.bool_]:
-    """Whether a packet needs what lies before the random access point in front of it in decoding order."""
-    at = np.maximum.accumulate(np.where(access > 0, np.arange(len(access)), -1))
-    behind_open = (at >= 0) & (access[np.maximum(at, 0)] == Access.OPEN)
-    earlier = (times < times[np.maximum(at, 0)]) & (times != NO_TIME)
-    leading: npt.NDArray[np.bool_] = (relation == Leading.SKIPPED) | (
-        (relation == Leading.UNKNOWN) & behind_open & earlier
-    )
-    return leading
+def _corrupt(demuxer: Demuxer, rows: _Rows) -> npt.NDArray[np.bool_]:
+    corrupt: npt.NDArray[np.bool_] = np.array(rows.corrupt, np.bool_)
+    if demuxer.format != "mpegts":
+        return corrupt
+    # FFmpeg's parsers let go of a picture when they see the next one begin, and give it the flag of what they see then
+    corrupt[1:] |= corrupt[:-1].copy()
+    return corrupt
 
 
 def _disposable(rows: _Rows) -> npt.NDArray[np.bool_]:

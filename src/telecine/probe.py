@@ -89,7 +89,7 @@ def describe(source: Source, demuxer: Demuxer, index: PacketIndex, limits: Limit
         start_time=0.0 if index.synthetic_times or start == NO_TIME else float(int(start) * index.time_base),
         variable_frame_rate=is_variable(index.timeline.ticks),
         stream_index=demuxer.stream.index,
-        container=demuxer.container.format.name,
+        container=demuxer.format,
     )
 
 
@@ -113,7 +113,7 @@ def _picture_format(context: Any, index: PacketIndex) -> PictureFormat:
 
 
 def _orientation(source: Source, demuxer: Demuxer) -> Orientation:
-    container = demuxer.container.format.name
+    container = demuxer.format
     if container.startswith("mov"):
         return iso_orientation(source.data, demuxer.stream.id)
     if container.startswith("matroska"):

@@ -201,7 +201,6 @@ def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[Run, ...], deadl
         stream = _only_stream(file, demuxer)
         for at, (ordinal, packet) in enumerate(demuxer.read(index, ordinals)):
             deadline.check("reading the packets", at, len(ordinals))
-            is_corrupt = packet.is_corrupt
             if ordinal in index.renewals:
                 packet = _with_headers(demuxer, index, ordinal, packet)
             packet.stream, packet.time_base = stream, _CLOCK
@@ -211,7 +210,7 @@ def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[Run, ...], deadl
             if packet.is_keyframe or index.key[ordinal]:
                 parameters.look(packet)
             try:
-                if is_corrupt:
+                if index.corrupt[ordinal]:
                     corrupt.add(ordinal)
                 else:
                     file.mux_one(packet)
@@ -315,9 +314,12 @@ def doubtful(index: PacketIndex, runs: Iterable[Run], lost: Set[int]) -> set[int
     found: set[int] = set()
     broken = broken_before = False
     for run in runs:
-        for ordinal, must_be_sound in zip(run.packets.tolist(), run.sound.tolist(), strict=True):
+        facts = run.packets.tolist(), run.sound.tolist(), index.torn(run.packets).tolist()
+        for ordinal, must_be_sound, torn in zip(*facts, strict=True):
             if index.access[ordinal]:
-                broken_before, broken = broken and index.access[ordinal] == Access.OPEN, False
+                broken_before, broken = (broken or torn) and index.access[ordinal] == Access.OPEN, False
+            elif torn:
+                broken = index.exact_start
             bad = ordinal in lost and (must_be_sound or ordinal in run.targets)
             if ordinal in run.targets and (bad or broken or (broken_before and index.leading[ordinal])):
                 found.add(ordinal)

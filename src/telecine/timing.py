@@ -5,14 +5,61 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["NO_TIME", "is_variable", "rebuild", "usable"]
+__all__ = ["NO_TIME", "OVERFLOW", "follows_points", "is_variable", "rebuild", "unwrapped", "usable"]
 
 NO_TIME = -(1 << 63)
 """A time that the container does not give: FFmpeg's AV_NOPTS_VALUE."""
+OVERFLOW = 1 << 33
+"""Ticks after which the 90 kHz clock of transport and program streams begins anew (ISO/IEC 13818-1, 2.4.3.7)."""
+_NEAR = 60 * 90_000
+"""Ticks between two packets at most, where one looks for an overflow."""
 
 _Ticks = npt.NDArray[np.int64]
 _MOST_HELD_BACK = 32
 """Pictures that are decoded ahead of a picture and shown behind it. A decoder keeps 16 at most (H.264, A.3.1)."""
+
+
+def unwrapped(pts: _Ticks, dts: _Ticks) -> tuple[_Ticks, _Ticks]:
+    """Let times of MPEG's containers go on where their clock ran over: where they go back by nearly all of its range.
+
+    Args:
+        pts: ``int64 [P]`` in decoding order, with :data:`NO_TIME`.
+        dts: ``int64 [P]`` likewise.
+
+    Returns:
+        Both, as they would be with a longer clock.
+    """
+    base = np.where(dts != NO_TIME, dts, pts)
+    known = np.flatnonzero(base != NO_TIME)
+    if len(known) < 2:
+        return pts, dts
+    jumps = np.diff(base[known])
+    forth, back = np.abs(jumps + OVERFLOW) < _NEAR, np.abs(jumps - OVERFLOW) < _NEAR
+    turns = np.zeros(len(base), np.int64)
+    turns[known[1:]] = np.cumsum(forth.astype(np.int64) - back)
+    turns = turns[np.maximum.accumulate(np.where(base != NO_TIME, np.arange(len(base)), 0))]
+    dts = np.where(dts != NO_TIME, dts + turns * OVERFLOW, NO_TIME)
+    # a pts belongs near its dts, and may be on the other side of an overflow
+    timed = (pts != NO_TIME) & (base != NO_TIME)
+    off = np.where(timed, base, 0) + turns * OVERFLOW - np.where(timed, pts, 0)
+    return np.where(timed, pts + np.rint(off / OVERFLOW).astype(np.int64) * OVERFLOW, NO_TIME), dts
+
+
+def follows_points(
+    pts: _Ticks, seen: npt.NDArray[np.bool_], opened: npt.NDArray[np.bool_], closed: npt.NDArray[np.bool_]
+) -> bool:
+    """Whether what is decoded ahead of a random access point is shown ahead of it; not so where recordings were joined.
+
+    Args:
+        pts: ``int64 [P]`` in decoding order; known of what is seen.
+        seen: ``bool [P]`` which packets bring a frame that a viewer sees.
+        opened: ``bool [P]`` where decoding can start, though some of what follows is shown ahead of the point.
+        closed: ``bool [P]`` where it can, and nothing is.
+    """
+    before = np.full(len(pts), np.iinfo(np.int64).min)
+    before[1:] = np.maximum.accumulate(np.where(seen, pts, before))[:-1]
+    after = np.minimum.accumulate(np.where(seen, pts, np.iinfo(np.int64).max)[::-1])[::-1]
+    return not ((closed & (before >= after)) | (opened & seen & (before >= pts))).any()
 
 
 def usable(pts: _Ticks) -> bool:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from telecine.backends import BackendStatus, Decoded, DecodeRequest
 from telecine.backends.bytestream import ByteStream
 from telecine.backends.placing import HostRows
-from telecine.bitstream import DESCRIBED, allows_fields
+from telecine.bitstream import allows_fields
 from telecine.cores import usable_cores
 from telecine.errors import BackendUnavailable, OptionsError
 from telecine.options import Option
@@ -25,7 +25,7 @@ _SINGLE_THREADED = frozenset({"mpeg4"})
 """With several threads FFmpeg hands out a frame of these before it knows whether it was damaged."""
 _MAYBE_MISSING = frozenset({"av1"})
 """Codecs that wheels of OpenCV open, and then give nothing of."""
-_MAYBE_INTERLACED = frozenset({"h264", "mpeg2video", "mpeg4", "vc1", "wmv3"})
+_MAYBE_INTERLACED = frozenset({"h264", "hevc", "mpeg2video", "mpeg4", "vc1", "wmv3"})
 _MAX_THREADS = 16
 _SAMPLE = 64
 """Every so many lines of two pictures are compared first."""
@@ -139,9 +139,6 @@ def _may_hold_fields(request: DecodeRequest, run: Run) -> bool:
 
 def _begins_interlaced(request: DecodeRequest, run: Run) -> bool:
     """Whether the first picture of a run holds two fields, by its own word: the header speaks of those at the start."""
-    at_start = run.packets[0] == np.argmax(request.index.access > 0)
-    if at_start and request.index.codec not in DESCRIBED:  # of those FFmpeg has decoded no picture to tell
-        return False
     import av
 
     template: Any = request.demuxer.stream.codec_context

@@ -196,7 +196,7 @@ class _Feeder:
                 if numbers is not None and ordinal in self._index.renewals:
                     numbers.renew(bytes(self._index.renewals[ordinal]))
                 picture = ordinal - int(self._index.second_field[ordinal])
-                if packet.is_corrupt:  # cut off, or a gap in a transport stream
+                if self._index.corrupt[ordinal]:  # cut off, or a gap in a transport stream
                     damaged.add(picture)
                 if numbers is not None and numbers.gap_before(memoryview(packet)):
                     gaps.add(ordinal)
@@ -233,6 +233,7 @@ class _Feeder:
         context.extradata = template.extradata
         context.width, context.height = template.width, template.height
         context.codec_tag = template.codec_tag
+        context.bits_per_coded_sample = template.bits_per_coded_sample
         own = _DECODER_OPTIONS.get(self._index.codec, {})
         context.options = own | {"max_pixels": largest_coded(self._request.max_pixels)}
         context.thread_type = "FRAME"
@@ -272,10 +273,11 @@ class _Feeder:
         # what went wrong ahead of an open point of access reaches no further than the leading pictures behind it
         broken = broken_before = False
         for run in segment:
-            for ordinal, must_be_sound in zip(run.packets.tolist(), run.sound.tolist(), strict=True):
+            facts = run.packets.tolist(), run.sound.tolist(), index.torn(run.packets).tolist()
+            for ordinal, must_be_sound, torn in zip(*facts, strict=True):
                 if index.access[ordinal]:
-                    broken_before, broken = broken and index.access[ordinal] == Access.OPEN, False
-                elif ordinal in gaps:
+                    broken_before, broken = (broken or torn) and index.access[ordinal] == Access.OPEN, False
+                elif ordinal in gaps or torn:
                     broken = index.exact_start
                 bad = (must_be_sound and ordinal not in seen) or (ordinal in damaged and must_be_sound)
                 sound &= not bad

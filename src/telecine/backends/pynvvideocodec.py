@@ -283,7 +283,7 @@ class _Work:
             if renewed:
                 self._renew(bytes(index.renewals[ordinal]))
             data = None
-            if not packet.is_corrupt:
+            if not index.corrupt[ordinal]:
                 data = self._stream(memoryview(packet), watch is None, bool(index.access[ordinal]))
             if data is None:
                 piece.damaged.add(ordinal)

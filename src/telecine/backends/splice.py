@@ -165,12 +165,15 @@ class _Reader:
         index = self._index
         piece = _Piece(part)
         sound = _Sound(index.codec, self._extradata)
+        torn = dict(zip(part.packets.tolist(), index.torn(part.packets).tolist(), strict=True))
         for ordinal, packet in self._request.demuxer.read(index, part.packets):
             self._request.deadline.check("reading the packets")
+            if torn[ordinal] and not index.access[ordinal]:
+                break
             if ordinal in index.renewals or not piece.packets:
                 sound = self._renew(index.headers(ordinal, self._header)) or sound
             raw, access, first = memoryview(packet), bool(index.access[ordinal]), not piece.packets
-            data = None if packet.is_corrupt else self._stream(raw, False, access)
+            data = None if index.corrupt[ordinal] else self._stream(raw, False, access)
             if data is not None and first and not self._paint.headers(data):
                 data = self._stream(raw, True, access)
             if data is None and index.disposable[ordinal] and not first:

@@ -99,6 +99,15 @@ _RESTART, _NEEDED, _CORRUPT, _OPEN, _LEADING = 1, 2, 4, 8, 16
 """Packet flags of the engine."""
 
 
+def _leads_over(
+    torn: npt.NDArray[np.bool_], access: npt.NDArray[np.uint8], leading: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Which packets look back over an open point in front of which others may be missing."""
+    point = np.maximum.accumulate(np.where(access > 0, np.arange(len(access)), 0))
+    behind: npt.NDArray[np.bool_] = leading & torn[point] & (access[point] == Access.OPEN)
+    return behind
+
+
 def _stretches(index: PacketIndex, plan: DecodePlan) -> Iterator[Stretch]:
     """Cut the runs of a plan once more, at closed random access points: different engines can decode the parts."""
     for run in plan.runs:
@@ -108,6 +117,9 @@ def _stretches(index: PacketIndex, plan: DecodePlan) -> Iterator[Stretch]:
         flags[access == Access.OPEN] |= _OPEN
         flags[index.leading[run.packets]] |= _LEADING
         flags[run.sound & ~index.disposable[run.packets] & index.exact_start] |= _NEEDED
+        torn = index.torn(run.packets) & index.exact_start
+        flags[torn & (access == Access.NONE)] |= _NEEDED | _CORRUPT
+        flags[index.corrupt[run.packets] | _leads_over(torn, access, index.leading[run.packets])] |= _CORRUPT
         cuts = [0]
         for at in np.flatnonzero(access == Access.CLOSED).tolist():
             if at - cuts[-1] >= _LEAST_RUN:

@@ -13,7 +13,8 @@ from importlib import import_module
 from typing import NamedTuple, Protocol, runtime_checkable
 
 __all__ = [
-    "DESCRIBED", "Access", "Facts", "Leading", "PictureFormat", "Renewable", "Scanner", "allows_fields", "scanner_for",
+    "DESCRIBED", "REORDERED", "UNTOLD", "Access", "Facts", "Leading", "PictureFormat", "Renewable", "Scanner",
+    "allows_fields", "scanner_for",
 ]  # fmt: skip
 
 
@@ -107,6 +108,7 @@ class Renewable(Protocol):
         ...
 
 
+_OLDER = "flv1 h263 msmpeg4v1 msmpeg4v2 msmpeg4v3 svq1 theora vp6 vp6f vp7 wmv1 wmv2".split()
 _SCANNERS: dict[str, str] = {
     "h264": "h264:H264Scanner",
     "hevc": "hevc:HevcScanner",
@@ -118,8 +120,13 @@ _SCANNERS: dict[str, str] = {
     "mpeg4": "mpeg:Mpeg4Scanner",
     "vc1": "mpeg:Vc1Scanner",
     "wmv3": "mpeg:Vc1Scanner",
+    **dict.fromkeys(_OLDER, "older:OlderScanner"),
 }
+UNTOLD = frozenset({"vp8", *_OLDER})
+"""Codecs whose scanner does not see references: for these the container's own disposable flag counts."""
 
+REORDERED = frozenset("h264 hevc vvc mpeg1video mpeg2video mpeg4 vc1 wmv3 cavs dirac rv30 rv40 svq3".split())
+"""Codecs that show pictures in another order than they are decoded, if only some of their streams do."""
 
 DESCRIBED = frozenset({"h264", "vp9"})
 """Codecs whose scanner knows :attr:`Scanner.picture`, so that FFmpeg need not decode a picture to find it out."""
@@ -135,8 +142,8 @@ def scanner_for(codec: str, extradata: bytes) -> Scanner | None:
     if codec not in _SCANNERS:
         return None
     module, name = _SCANNERS[codec].split(":")
-    make: Callable[[bytes], Scanner] = getattr(import_module(f"{__name__}.{module}"), name)
-    return make(extradata)
+    make: Callable[..., Scanner] = getattr(import_module(f"{__name__}.{module}"), name)
+    return make(codec, extradata) if module == "older" else make(extradata)
 
 
 _FIELDS: dict[str, str] = {"h264": "h264", "hevc": "hevc", "vc1": "mpeg"}

@@ -22,20 +22,23 @@ class _PictureTypes:
     def __init__(self) -> None:
         self._anchors = 0
         self._pictures = 0
-        self._closed = False
+        self._closed = self._broken = False
 
-    def facts(self, kind: str, is_key: bool, want_order: bool, closed: bool = False) -> Facts:
+    def facts(self, kind: str, is_key: bool, want_order: bool, closed: bool = False, broken: bool = False) -> Facts:
         self._pictures += 1
         bidirectional = kind == _BIDIRECTIONAL
         if not bidirectional:
             self._anchors += 1
-            self._closed = closed
+            self._closed, self._broken = closed, broken and not closed
         # sorts B pictures between the two anchors decoded before them, and an anchor behind the B pictures that follow
         place = (self._anchors, self._pictures if bidirectional else 1 << 62)
+        leading = Leading.NO if self._closed else Leading.UNKNOWN
+        if bidirectional and self._broken:  # what they refer to was cut off
+            leading = Leading.NEVER
         return Facts(
             unreferenced=0 if bidirectional else -1,
             access=Access.OPEN if is_key and kind == _INTRA else Access.NONE,
-            leading=Leading.NO if self._closed else Leading.UNKNOWN,
+            leading=leading,
             order=place if want_order else None,
         )
 
@@ -55,17 +58,18 @@ class Mpeg2Scanner:
         if at < 0 or at + 6 > len(data):
             return self._types.facts(_PREDICTED, False, want_order)
         group = data.find(b"\0\0\1\xb8", 0, at)  # group_start_code, then 25 bits of time code and closed_gop
-        closed = group >= 0 and group + 8 <= len(data) and bool(data[group + 7] & 0x40)
+        flags = data[group + 7] if group >= 0 and group + 8 <= len(data) else 0
+        closed, broken = bool(flags & 0x40), bool(flags & 0x20)  # closed_gop, broken_link
         kind = {1: _INTRA, 3: _BIDIRECTIONAL}.get((data[at + 5] >> 3) & 7, _PREDICTED)
-        return self._types.facts(kind, is_key, want_order, closed)
+        return self._types.facts(kind, is_key, want_order, closed, broken)
 
 
 class Mpeg4Scanner:
     """Scans MPEG-4 part 2, also as DivX and Xvid write it into AVI files.
 
     There a packet may hold a reference VOP and the B-VOP decoded after it ("packed bitstream"). A VOP that is not coded
-    follows in a packet of its own, and the decoder gives the B picture in its place. Other VOPs that are not coded
-    repeat the picture before, and bring none.
+    follows in a packet of its own, and the decoder gives the B picture in its place. A coded one that follows instead
+    waits in its turn. Other VOPs that are not coded repeat the picture before, and bring none.
     """
 
     picture = None
@@ -73,6 +77,7 @@ class Mpeg4Scanner:
     def __init__(self, extradata: bytes) -> None:
         self._types = _PictureTypes()
         self._time_bits: int | None = None
+        self._interlaced = self._begun = False
         self._owed: str | None = None
         self._remember(extradata)
 
@@ -82,7 +87,9 @@ class Mpeg4Scanner:
         while 0 <= at < len(data) - 4:
             if data[at + 3] >> 4 == 2:
                 with suppress(Truncated):
-                    self._time_bits = _vop_time_bits(BitReader(data[at + 4 : at + 64]))
+                    bits = BitReader(data[at + 4 : at + 96])
+                    self._time_bits = _vop_time_bits(bits)
+                    self._interlaced = _vol_interlaced(bits, self._time_bits)
                 return
             at = data.find(b"\0\0\1", at + 3)
 
@@ -95,10 +102,19 @@ class Mpeg4Scanner:
         if at >= 4:
             self._remember(data[:at])
         kind, owed = _vop_type(data, at), self._owed
+        coded = self._coded(data[at + 4 : at + 32])
         second = data.find(b"\0\0\1\xb6", at + 4)
-        self._owed = _vop_type(data, second) if 0 <= second < len(data) - 4 else None
-        if self._coded(data[at + 4 : at + 32]):
+        if 0 <= second < len(data) - 4:
+            self._owed = _vop_type(data, second)
+        else:
+            # while one is owed, a coded VOP waits in turn: the decoder gives the one before it
+            self._owed = kind if coded and owed is not None else None
+        if coded and (owed is None or second >= 0):
             facts = self._types.facts(kind, is_key, want_order)
+            if self._interlaced:
+                # the distance of fields (Tframe, 7.7.2.2) is measured by the first B-VOP that a decoder meets, and kept
+                facts = facts._replace(unreferenced=-1, access=Access.NONE if self._begun else facts.access)
+            self._begun = True
             return facts if second < 0 else facts._replace(unreferenced=-1, packed=True)
         if owed is None:
             return Facts(shown=False)
@@ -140,6 +156,18 @@ def _vop_time_bits(bits: BitReader) -> int:
         bits.skip(4)
     bits.skip(1)
     return max(1, (bits.u(16) - 1).bit_length())
+
+
+def _vol_interlaced(bits: BitReader, time_bits: int) -> bool:
+    """interlaced of VideoObjectLayer(), 6.2.3, behind vop_time_increment_resolution; of rectangular shape."""
+    try:
+        bits.skip(1)
+        if bits.flag():  # fixed_vop_rate
+            bits.skip(time_bits)
+        bits.skip(1 + 13 + 1 + 13 + 1)
+        return bits.flag()
+    except Truncated:
+        return True
 
 
 class Vc1Scanner:
