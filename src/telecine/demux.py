@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from telecine.bitstream import DESCRIBED
 from telecine.bitstream.records import in_band
 from telecine.display import has_movie
-from telecine.errors import NoVideoError, SourceError, TelecineError
+from telecine.errors import Cancelled, NoVideoError, SourceError, TelecineError
 from telecine.limits import Deadline, Limits
 from telecine.source import Source
 from telecine.timing import NO_TIME, OVERFLOW
@@ -87,14 +88,16 @@ def largest_coded(max_pixels: int) -> str:
     return str(min(2 * max_pixels + 512 * 512, _MOST_OF_FFMPEG))
 
 
-class _Reader:
-    """A binary file object over bytes in memory, as FFmpeg's reader. Without a name: probing must not see one."""
+class _File:
+    """A binary file object over bytes in memory."""
 
     def __init__(self, data: memoryview, deadline: Deadline) -> None:
         self._data = data
         self._at = 0
         self._deadline = deadline
         self._failed = False
+        self.ended = 0
+        """Calls that came to their end."""
 
     def read(self, count: int) -> bytes:
         if self._failed:
@@ -106,15 +109,37 @@ class _Reader:
             raise
         chunk = bytes(self._data[self._at : self._at + count])
         self._at += len(chunk)
+        self.ended += 1
         return chunk
 
     def seek(self, offset: int, whence: int = 0) -> int:
         base = (0, self._at, len(self._data))[whence]
         self._at = max(0, base + offset)
+        self.ended += 1
         return self._at
 
     def tell(self) -> int:
         return self._at
+
+
+class _Reader:
+    """FFmpeg's reader. Without a name: probing must not see one.
+
+    What a signal handler raises in here is lost on the way: PyAV's callbacks print it or keep it, and FFmpeg sees the
+    end of the file, or stands elsewhere than it thinks. So calls are counted when they begin, outside of Python, and
+    when they have come to their end.
+    """
+
+    def __init__(self, data: memoryview, deadline: Deadline) -> None:
+        self._file = _File(data, deadline)
+        # without room for results, this is a counter of calls that is written in C
+        self.read, self.seek = lru_cache(maxsize=0)(self._file.read), lru_cache(maxsize=0)(self._file.seek)
+        self.tell = self._file.tell
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether any call did not come to its end."""
+        return self.read.cache_info().misses + self.seek.cache_info().misses != self._file.ended
 
 
 class Demuxer:
@@ -168,8 +193,10 @@ class Demuxer:
             self.container = self._open_container()
         except TelecineError:
             raise
-        except (av.error.FFmpegError, ValueError, OSError) as error:
+        except (av.error.FFmpegError, ValueError) as error:
+            self._check_whole()
             raise _refusal(self._source, error) from None
+        self._check_whole()
         try:
             # PyAV has FFmpeg make up missing times, which mixes guesses with facts; the index makes its own and says so
             self.container.flags &= ~av.container.Flags.gen_pts.value  # type: ignore[operator]
@@ -201,6 +228,7 @@ class Demuxer:
 
         def attempt(**more: Any) -> InputContainer:
             reader = _Reader(self._source.data, self._deadline)
+            self._reader = reader
             container: InputContainer = av.open(
                 reader, "r", options=_OPTIONS | options, buffer_size=_READ_BYTES, **more
             )
@@ -228,14 +256,20 @@ class Demuxer:
 
     def packets(self) -> Iterator[Packet[VideoStream]]:
         """Yield the stream's packets in file order, from where the demuxer stands."""
+        import av
+
         packets = self.container.demux(self.stream)
         while True:
             try:
                 packet = next(packets, None)
             except IndexError:
                 # PyAV ends with an empty packet for each stream, and knows nothing of streams that appeared meanwhile
-                return
+                packet = None
+            except av.error.FFmpegError:
+                self._check_whole()
+                raise
             if packet is None:
+                self._check_whole()
                 return
             if packet.size:
                 self._next += 1
@@ -276,6 +310,7 @@ class Demuxer:
                 yield at, packet
                 done += 1
                 if done == len(wanted):
+                    self._check_whole()
                     return
             if not self._seeks:
                 raise SourceError(f"{self.name}: reading it again gave other packets; was the file changed meanwhile?")
@@ -290,6 +325,11 @@ class Demuxer:
             None where that cannot be done; see :func:`telecine.bitstream.records.in_band`.
         """
         return in_band(index.codec, self.header, bytes(index.renewals[ordinal]), bytes(packet))
+
+    def _check_whole(self) -> None:
+        self._deadline.check("reading the packets")
+        if self._reader.interrupted:
+            raise Cancelled(f"{self.name}: reading it was interrupted from outside, as by a signal")
 
     def _seek(self, index: PacketIndex, target: int) -> None:
         """Stand at or before packet ``target``, knowing which packet is next."""

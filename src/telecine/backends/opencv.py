@@ -206,29 +206,12 @@ def _open(reel: Reel, threads: int) -> Any:
     """
     import cv2
 
-    # OpenCV's own stubs ask for its C++ interface; what it really asks for is this base class of Python's
-    reader: Any = _Reader(reel.data)
+    # OpenCV's own stubs ask for its C++ interface; what it really asks for is a BufferedIOBase of Python's. It must be
+    # one that is not written in Python: what a signal handler raises in there ends the process
+    reader: Any = io.BytesIO(reel.data)
     capture = cv2.VideoCapture(reader, cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, threads])
     if not capture.isOpened():
         raise BackendUnavailable(f"the FFmpeg of OpenCV {cv2.__version__} has no decoder for this; use backend='pyav'")
     # a reel has no orientation, but the bitstream may carry one
     capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 0)
     return capture
-
-
-class _Reader(io.BufferedIOBase):
-    """What OpenCV reads from: it insists on this base class."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-        self._at = 0
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        end = len(self._data) if size is None or size < 0 else self._at + size
-        chunk = bytes(self._data[self._at : end])
-        self._at += len(chunk)
-        return chunk
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        self._at = max(0, (0, self._at, len(self._data))[whence] + offset)
-        return self._at
