@@ -9,6 +9,7 @@ import itertools
 import os
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -254,6 +255,20 @@ def test_map_waits_only_for_room_and_raises_what_else_refuses_a_request(pool, pa
     calls = itertools.count()
     errors = list(pool.map([path] * 2, num_frames=1, return_errors=True))
     assert [type(error) for error in errors] == [LimitError] * 2
+
+
+@pytest.mark.parametrize("single", ["clip.mp4", b"clip", bytearray(b"clip"), Path("clip.mp4")], ids=repr)
+def test_map_refuses_a_single_source(pool, single):
+    """It would take the letters of a path for sources."""
+    with pytest.raises(OptionsError, match="a single source goes into a list"):
+        pool.map(single)
+
+
+@pytest.mark.parametrize("wrong", [{"num_frames": -1}, {"nun_frames": 3}, {"ahead": 0}, {"backend": "none"}], ids=str)
+def test_map_refuses_wrong_arguments_at_once(pool, path, wrong):
+    """Not at the first source, nor once for each."""
+    with pytest.raises(OptionsError):
+        pool.map([path], return_errors=True, **wrong)
 
 
 @pytest.mark.timeout(20)

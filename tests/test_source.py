@@ -409,6 +409,24 @@ def test_buffers_that_cannot_be_read_are_refused() -> None:
         opened(np.zeros(3, "datetime64[s]"))
 
 
+class Astray:
+    """A path that gives none."""
+
+    def __init__(self, given: object) -> None:
+        self.given = given
+
+    def __fspath__(self) -> Any:
+        if isinstance(self.given, Exception):
+            raise self.given
+        return self.given
+
+
+@pytest.mark.parametrize("given", [7, None, RuntimeError("gone")], ids=repr)
+def test_a_path_object_that_gives_no_path_is_refused(given: object) -> None:
+    with pytest.raises(OptionsError, match="Astray that gives no path"):
+        opened(Astray(given))
+
+
 TEXTS = {
     "lfs": (
         b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n",
@@ -426,7 +444,7 @@ TEXTS = {
     "mpd": (b'<?xml version="1.0"?>\n<MPD xmlns="urn:mpeg:dash:schema:mpd:2011"/>', "is a DASH manifest"),
     "plain": (b"hello, world\n", "is text, not a video"),
     "utf-8": ("Grüße, 世界\n".encode() * 1000, "is text"),
-    "path": (b"/home/user/clip.mp4", "is text, not a video; a path or a URL is given as a str"),
+    "path": (b"/home/user/clip.mp4", "is text, not a video$"),
     "data": (data_url(VIDEO).encode(), "is the text of a data: URL in bytes; give it as a str"),
     "blank": (b" \n\n", "is text"),
 }
@@ -436,8 +454,11 @@ TEXTS = {
 def test_text_is_refused_by_what_it_is_in_every_kind_of_source(content: bytes, message: str, path: Path) -> None:
     path.write_bytes(content)
     for given_source in (path, content, io.BytesIO(content), Stream(content), data_url(content)):
-        with pytest.raises(SourceError, match=message) as caught:
+        hinted = message.removesuffix("$") if isinstance(given_source, bytes) else message
+        with pytest.raises(SourceError, match=hinted) as caught:
             opened(given_source)
+        hint = "; a path or a URL is given as a str" in str(caught.value)
+        assert hint == (isinstance(given_source, bytes) and "is text" in message)
         assert not [secret for secret in ("passwd", "AccessDenied", "12345", "hello") if secret in str(caught.value)]
 
 

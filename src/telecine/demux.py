@@ -41,7 +41,6 @@ ALLOWED_FORMATS = (
     "m4v",
     "h264",
     "hevc",
-    "vvc",
     "obu",
     "ivf",
     "vc1",

@@ -140,7 +140,9 @@ def open_source(source: object, limits: Limits, deadline: Deadline) -> Source:
             where = " after its current position; seek(0) first" if callable(getattr(source, "read", None)) else ""
             raise SourceError(f"{opened.name} is empty: there are no bytes to read{where}")
         if (text := _looks_like_text(opened.data)) is not None:
-            raise SourceError(f"{opened.name} is {text}")
+            in_bytes = not isinstance(source, str | os.PathLike) and not hasattr(source, "read")
+            hint = "; a path or a URL is given as a str, not as its bytes" if in_bytes and text == _TEXT else ""
+            raise SourceError(f"{opened.name} is {text}{hint}")
     except BaseException:
         opened.close()
         raise
@@ -155,7 +157,11 @@ def _open(source: object, limits: Limits, deadline: Deadline) -> Source:
             return _open_path(source, limits)
         return _open_url(url, (match["scheme"] or match["bare"]).lower(), limits, deadline)
     if isinstance(source, os.PathLike):
-        return _open_path(os.fsdecode(source), limits)
+        try:
+            path = os.fsdecode(source)
+        except Exception as error:
+            raise OptionsError(f"the source is a {type(source).__name__} that gives no path") from error
+        return _open_path(path, limits)
     try:
         view = memoryview(source)  # type: ignore[arg-type]  # asking is the only way to know
     except TypeError:
@@ -349,6 +355,9 @@ def _room_needed(name: str) -> Iterator[None]:
         ) from error
 
 
+_TEXT = "text, not a video"
+
+
 def _looks_like_text(data: memoryview) -> str | None:
     """What text the source is, if it is text; None for anything that may be a video."""
     head = bytes(data[:_HEAD])
@@ -374,4 +383,4 @@ def _looks_like_text(data: memoryview) -> str | None:
         return "JSON text, not a video; it is often the error message of a server"
     if start.startswith(b"data:"):
         return "the text of a data: URL in bytes; give it as a str"
-    return "text, not a video; a path or a URL is given as a str, not as its bytes"
+    return _TEXT

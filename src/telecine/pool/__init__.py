@@ -13,11 +13,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import wait
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from telecine.errors import OptionsError, TelecineError
+from telecine.errors import LimitError, OptionsError, TelecineError
 from telecine.frames import Frames
 from telecine.limits import Deadline
 from telecine.load import Request
@@ -126,12 +127,7 @@ class Pool:
             BackendUnavailable: the backend does not work on this machine.
             LimitError: the queue is full.
         """
-        try:
-            request = Request.of(source, **options)
-        except TelecineError:
-            raise
-        except Exception as error:
-            raise foreign(error, label_of(options.get("backend"), outside=True)) from error
+        request = _request(source, options)
         return self._accept(source, lambda: request, request.backend, timeout, caller)
 
     def _accept(
@@ -197,9 +193,23 @@ class Pool:
             return_errors: yield the error of a source in its place instead of raising it there.
             caller: as for :meth:`submit`; every call of this method is a caller of its own when omitted.
             **options: of :func:`telecine.load`, for all sources.
+
+        Raises:
+            OptionsError: at once, where an argument is wrong, or ``sources`` is a single one.
+            BackendUnavailable: at once, where the backend does not work on this machine.
+            TelecineError: in the place of its source, unless errors are returned. It ends the iteration.
         """
+        if isinstance(sources, str | bytes | bytearray | memoryview | os.PathLike):
+            raise OptionsError(f"sources is a {type(sources).__name__}; a single source goes into a list")
         most = positive("ahead", 2 * self._crew.means.cores + 2 if ahead is None else ahead)
+        with suppress(LimitError):  # there may be memory again when a source's turn comes
+            _request(None, {name: value for name, value in options.items() if name != "timeout"})
         options["caller"] = object() if caller is None else caller
+        return self._in_order(sources, most, return_errors, options)
+
+    def _in_order(
+        self, sources: Iterable[Any], most: int, return_errors: bool, options: dict[str, Any]
+    ) -> Iterator[Frames | TelecineError]:
         pending: deque[PoolFuture] = deque()
         try:
             for source in sources:
@@ -280,6 +290,15 @@ class Pool:
             "telecine_vram_leased_bytes": status.vram_leased,
             "telecine_index_cache_bytes": self._crew.cache.nbytes,
         }
+
+
+def _request(source: Any, options: dict[str, Any]) -> Request:
+    try:
+        return Request.of(source, **options)
+    except TelecineError:
+        raise
+    except Exception as error:
+        raise foreign(error, label_of(options.get("backend"), outside=True)) from error
 
 
 def _result(future: PoolFuture, return_errors: bool) -> Frames | TelecineError:
