@@ -202,7 +202,10 @@ def backends() -> list[BackendStatus]:
 
 
 def _options_of(name: str) -> Mapping[str, Option]:
-    return getattr(get(name), "options", None) or {}
+    try:
+        return getattr(get(name), "options", None) or {}
+    except Exception:  # one that cannot be made has none to offer, and is not what was asked for
+        return {}
 
 
 def _outside() -> dict[str, list[EntryPoint]]:
