@@ -4,6 +4,7 @@
 #   examples/serve_vllm.sh ask VIDEO [WORDS]  VIDEO is a path below the folder from which the server was started
 set -euo pipefail
 port=${PORT:-8000}
+[[ ${1:-} == ask && -z ${2:-} ]] && set -- usage
 case ${1:-} in
 serve)
     telecine doctor --vllm

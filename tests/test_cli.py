@@ -383,3 +383,8 @@ def test_the_deadline_of_a_command_is_its_timeout(capsys, monkeypatch):
     monkeypatch.setattr(telecine.cli, "probe", lambda _, timeout: seen.append(timeout) or info)
     results(capsys, "probe", BASE, "--timeout", "2.5")
     assert isinstance(seen[0], Deadline) and seen[0].seconds == 2.5
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "telecine", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("telecine ")

@@ -43,7 +43,8 @@ _ALL = 0
 """What ``-n all`` is read as."""
 _LONGEST_TABLE = 24
 _EXIT_CODES = """\
-exit codes: 0 done, 2 wrong usage, 3 bad video, 4 over a limit, 5 backend not usable, 6 timeout, 130 interrupted
+exit codes: 0 done, 1 compare: a frame was taken for another, 2 wrong usage, 3 bad video, 4 over a limit,
+5 backend not usable, 6 timeout, 130 interrupted
 """
 _log = logging.getLogger("telecine.cli")
 

@@ -1,0 +1,10 @@
+"""``python -m telecine``: the command line."""
+
+import sys
+
+from telecine.cli import main
+
+__all__: list[str] = []
+
+if __name__ == "__main__":
+    sys.exit(main())
