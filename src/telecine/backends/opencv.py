@@ -13,6 +13,7 @@ from telecine.backends import BackendStatus, Decoded, DecodeRequest
 from telecine.backends.bytestream import ByteStream
 from telecine.backends.placing import HostRows
 from telecine.bitstream import allows_fields
+from telecine.bitstream.hevc import is_progressive
 from telecine.cores import usable_cores
 from telecine.errors import BackendUnavailable, OptionsError
 from telecine.options import Option
@@ -26,6 +27,8 @@ _SINGLE_THREADED = frozenset({"mpeg4"})
 _MAYBE_MISSING = frozenset({"av1"})
 """Codecs that wheels of OpenCV open, and then give nothing of."""
 _MAYBE_INTERLACED = frozenset({"h264", "hevc", "mpeg2video", "mpeg4", "vc1", "wmv3"})
+_TOLD = frozenset({"mpeg2video", "vc1", "wmv3"})
+"""Of those, codecs for which FFmpeg has told when it opened the file whether the first picture is."""
 _MAX_THREADS = 16
 _SAMPLE = 64
 """Every so many lines of two pictures are compared first."""
@@ -129,16 +132,21 @@ def _decode(request: DecodeRequest, runs: tuple[Run, ...], rows: HostRows, threa
 def _may_hold_fields(request: DecodeRequest, run: Run) -> bool:
     """Whether there may be interlaced pictures in a run, as far as its first packet and the headers tell."""
     codec = request.index.codec
-    if codec != "h264":
+    if codec not in ("h264", "hevc"):
         return codec in _MAYBE_INTERLACED
     stream = ByteStream(codec, request.demuxer.header)
     for _, packet in request.demuxer.read(request.index, run.packets[:1]):
         stream(memoryview(packet), True, True)
+    if codec == "hevc":
+        return not all(is_progressive(header) for header in stream.sequence)
     return any(allows_fields(codec, header) for header in stream.sequence)
 
 
 def _begins_interlaced(request: DecodeRequest, run: Run) -> bool:
     """Whether the first picture of a run holds two fields, by its own word: the header speaks of those at the start."""
+    at_start = run.packets[0] == np.argmax(request.index.access > 0)
+    if at_start and request.index.codec in _TOLD:
+        return False
     import av
 
     template: Any = request.demuxer.stream.codec_context

@@ -9,7 +9,7 @@ from telecine.bitstream.bits import BitReader, Truncated
 from telecine.bitstream.nal import NalUnits, SetsInForce, unescape
 from telecine.bitstream.records import header_units
 
-__all__ = ["HevcScanner", "allows_fields"]
+__all__ = ["HevcScanner", "allows_fields", "is_progressive"]
 
 # NAL unit types, table 7-1
 _RADL_N, _RASL_R = 6, 9
@@ -177,14 +177,23 @@ class HevcScanner:
 
 def allows_fields(header: bytes) -> bool:
     """See :func:`telecine.bitstream.allows_fields`: the source is called interlaced, and not progressive (7.4.4)."""
+    return _source(header) == (False, True)
+
+
+def is_progressive(header: bytes) -> bool:
+    """Whether a sequence parameter set calls the source progressive, and not interlaced; it need call it nothing."""
+    return _source(header) == (True, False)
+
+
+def _source(header: bytes) -> tuple[bool, bool]:
+    """general_progressive_source_flag and general_interlaced_source_flag."""
     try:
         bits = BitReader(unescape(header[:32]), start=16)
         # sps_video_parameter_set_id to sps_temporal_id_nesting_flag, then profile space, tier, profile, compatibility
         bits.skip(4 + 3 + 1 + 2 + 1 + 5 + 32)
-        progressive, interlaced = bits.flag(), bits.flag()
+        return bits.flag(), bits.flag()
     except Truncated:
-        return False
-    return interlaced and not progressive
+        return False, False
 
 
 def _access(kind: int) -> Access:
