@@ -19,7 +19,7 @@ LAYERS = [
     "errors",
     "options",
     "timeline limits timing cores sheet bitstream",
-    "frames pixels urls policies display baton",
+    "frames pixels urls policies display baton reader",
     "fetch sampling convert progress",
     "source",
     "demux presentation",

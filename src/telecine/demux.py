@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from telecine.bitstream.records import in_band
 from telecine.display import has_movie
 from telecine.errors import Cancelled, NoVideoError, SourceError, TelecineError
 from telecine.limits import Deadline, Limits
+from telecine.reader import Reader
 from telecine.source import Source
 from telecine.timing import NO_TIME, OVERFLOW
 
@@ -85,60 +85,6 @@ _MOST_OF_FFMPEG = 2**31 - 1
 def largest_coded(max_pixels: int) -> str:
     """FFmpeg's ``max_pixels`` for ours: it counts whole blocks, and in MPEG-4 a wide margin too, not what is shown."""
     return str(min(2 * max_pixels + 512 * 512, _MOST_OF_FFMPEG))
-
-
-class _File:
-    """A binary file object over bytes in memory."""
-
-    def __init__(self, data: memoryview, deadline: Deadline) -> None:
-        self._data = data
-        self._at = 0
-        self._deadline = deadline
-        self._failed = False
-        self.ended = 0
-        """Calls that came to their end."""
-
-    def read(self, count: int) -> bytes:
-        if self._failed:
-            return b""  # PyAV keeps one error to raise; it would print a second one, for FFmpeg does try again
-        try:
-            self._deadline.check("reading the packets", self._at, len(self._data))
-        except TelecineError:
-            self._failed = True
-            raise
-        chunk = bytes(self._data[self._at : self._at + count])
-        self._at += len(chunk)
-        self.ended += 1
-        return chunk
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        base = (0, self._at, len(self._data))[whence]
-        self._at = max(0, base + offset)
-        self.ended += 1
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-
-class _Reader:
-    """FFmpeg's reader. Without a name: probing must not see one.
-
-    What a signal handler raises in here is lost on the way: PyAV's callbacks print it or keep it, and FFmpeg sees the
-    end of the file, or stands elsewhere than it thinks. So calls are counted when they begin, outside of Python, and
-    when they have come to their end.
-    """
-
-    def __init__(self, data: memoryview, deadline: Deadline) -> None:
-        self._file = _File(data, deadline)
-        # without room for results, this is a counter of calls that is written in C
-        self.read, self.seek = lru_cache(maxsize=0)(self._file.read), lru_cache(maxsize=0)(self._file.seek)
-        self.tell = self._file.tell
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether any call did not come to its end."""
-        return self.read.cache_info().misses + self.seek.cache_info().misses != self._file.ended
 
 
 class Demuxer:
@@ -226,7 +172,7 @@ class Demuxer:
         import av
 
         def attempt(**more: Any) -> InputContainer:
-            reader = _Reader(self._source.data, self._deadline)
+            reader = Reader(self._source.data, self._deadline)
             self._reader = reader
             container: InputContainer = av.open(
                 reader, "r", options=_OPTIONS | options, buffer_size=_READ_BYTES, **more
