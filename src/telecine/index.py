@@ -118,8 +118,10 @@ class PacketIndex:
         Returns:
             ``bool [N]``; what is in front of the first one does not count.
         """
-        before = np.append(0, np.cumsum(self.corrupt))[packets]
-        return np.diff(before, prepend=before[0]) > 0
+        first, last = packets[0], packets[-1]  # a long video has many runs: the whole column is not for each of them
+        before = np.append(0, np.cumsum(self.corrupt[first:last]))[packets - first]
+        torn: npt.NDArray[np.bool_] = np.diff(before, prepend=0) > 0
+        return torn
 
     @property
     def num_packets(self) -> int:
@@ -298,15 +300,17 @@ def _scan(demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: De
 
 def _assemble(demuxer: Demuxer, rows: _Rows, told: Told, limits: Limits) -> PacketIndex:
     """Turn the columns into the index: what is presentable, when, and what can be skipped."""
-    duration, access = np.array(rows.duration), told.access.copy()
+    duration, access = np.array(rows.duration), told.access
     key = np.frombuffer(bytes(rows.key), np.bool_)
     time_base = demuxer.stream.time_base or Fraction(1, 90_000)
     exact_start = bool(access.any())
     if not exact_start:
         # no point is known to be exact: begin where the container says, and let the decoder mark what is damaged
+        access = access.copy()
         access[int(np.argmax(key)) if key.any() else 0] = Access.OPEN
+        told = replace(told, access=access)
     step = _nominal_step(demuxer, duration, time_base)
-    shown = present(replace(told, access=access), step)
+    shown = present(told, step)
     times, leading = shown.times, shown.leading
     first = int(np.argmax(access > 0))
     presentable = told.seen & (told.relation != Leading.NEVER)

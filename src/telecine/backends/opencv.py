@@ -26,9 +26,8 @@ _SINGLE_THREADED = frozenset({"mpeg4"})
 """With several threads FFmpeg hands out a frame of these before it knows whether it was damaged."""
 _MAYBE_MISSING = frozenset({"av1"})
 """Codecs that wheels of OpenCV open, and then give nothing of."""
-_MAYBE_INTERLACED = frozenset({"h264", "hevc", "mpeg2video", "mpeg4", "vc1", "wmv3"})
 _TOLD = frozenset({"mpeg2video", "vc1", "wmv3"})
-"""Of those, codecs for which FFmpeg has told when it opened the file whether the first picture is."""
+"""Codecs of maybe interlaced pictures for which FFmpeg has told when it opened the file whether the first one is."""
 _MAX_THREADS = 16
 _SAMPLE = 64
 """Every so many lines of two pictures are compared first."""
@@ -133,7 +132,7 @@ def _may_hold_fields(request: DecodeRequest, run: Run) -> bool:
     """Whether there may be interlaced pictures in a run, as far as its first packet and the headers tell."""
     codec = request.index.codec
     if codec not in ("h264", "hevc"):
-        return codec in _MAYBE_INTERLACED
+        return codec in _TOLD or codec == "mpeg4"
     stream = ByteStream(codec, request.demuxer.header)
     for _, packet in request.demuxer.read(request.index, run.packets[:1]):
         stream(memoryview(packet), True, True)
