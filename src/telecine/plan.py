@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from telecine.bitstream import Access
 from telecine.index import PacketIndex
 
-__all__ = ["DecodePlan", "Run", "make_plan"]
+__all__ = ["DecodePlan", "Run", "make_plan", "spoiled"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,3 +116,33 @@ def _packets_to_feed(
     feed[wanted - start] = True
     ordinals = np.flatnonzero(feed)
     return ordinals + start, sound[ordinals]
+
+
+def spoiled(index: PacketIndex, runs: Iterable[Run], bad: Set[int], gaps: Set[int] = frozenset()) -> set[int]:
+    """The targets that are bad, or built on what is bad or missing.
+
+    Damage spreads along the decoding order up to the next point that looks back at nothing, unless nothing refers to
+    what is damaged. What went wrong ahead of an open point reaches no further than the leading pictures behind it.
+
+    Args:
+        index: of the video.
+        runs: that were decoded without a restart in between.
+        bad: ordinals of packets that did not bring a sound frame.
+        gaps: ordinals of packets in front of which the bitstream itself says that others are missing.
+
+    Returns:
+        Ordinals of targets.
+    """
+    found: set[int] = set()
+    broken = broken_before = False
+    for run in runs:
+        for ordinal, torn in zip(run.packets.tolist(), index.torn(run.packets).tolist(), strict=True):
+            if index.access[ordinal]:
+                broken_before, broken = (broken or torn) and index.access[ordinal] == Access.OPEN, False
+            elif torn or ordinal in gaps:
+                broken = index.exact_start
+            touched = ordinal in bad or broken or (broken_before and index.leading[ordinal])
+            if touched and ordinal in run.targets:
+                found.add(ordinal)
+            broken |= ordinal in bad and not index.disposable[ordinal] and index.exact_start
+    return found

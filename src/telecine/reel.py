@@ -16,7 +16,7 @@ that knows nothing of packets is made to keep the contract:
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
@@ -30,7 +30,7 @@ from telecine.demux import Demuxer
 from telecine.errors import BackendUnavailable
 from telecine.index import PacketIndex
 from telecine.limits import Deadline
-from telecine.plan import Run
+from telecine.plan import Run, spoiled
 
 if TYPE_CHECKING:
     from av.container import OutputContainer
@@ -297,11 +297,8 @@ def _positions(index: PacketIndex, ordinals: np.ndarray[Any, np.dtype[np.int64]]
     return dict(zip(ordinals.tolist(), places.tolist(), strict=True))
 
 
-def doubtful(index: PacketIndex, runs: Iterable[Run], lost: Set[int]) -> set[int]:
-    """The targets that are lost, or built on what is lost.
-
-    Damage spreads along the decoding order up to the next point that looks back at nothing, unless nothing refers to
-    what is damaged.
+def doubtful(index: PacketIndex, runs: Sequence[Run], lost: Set[int]) -> set[int]:
+    """The targets that are lost, or built on what is lost; see :func:`telecine.plan.spoiled`.
 
     Args:
         index: of the video.
@@ -311,17 +308,10 @@ def doubtful(index: PacketIndex, runs: Iterable[Run], lost: Set[int]) -> set[int
     Returns:
         Ordinals of targets.
     """
-    found: set[int] = set()
-    broken = broken_before = False
-    for run in runs:
-        facts = run.packets.tolist(), run.sound.tolist(), index.torn(run.packets).tolist()
-        for ordinal, must_be_sound, torn in zip(*facts, strict=True):
-            if index.access[ordinal]:
-                broken_before, broken = (broken or torn) and index.access[ordinal] == Access.OPEN, False
-            elif torn:
-                broken = index.exact_start
-            bad = ordinal in lost and (must_be_sound or ordinal in run.targets)
-            if ordinal in run.targets and (bad or broken or (broken_before and index.leading[ordinal])):
-                found.add(ordinal)
-            broken |= bad and not index.disposable[ordinal] and index.exact_start
-    return found
+    bad = {
+        ordinal
+        for run in runs
+        for ordinal, must_be_sound in zip(run.packets.tolist(), run.sound.tolist(), strict=True)
+        if ordinal in lost and (must_be_sound or ordinal in run.targets)
+    }
+    return spoiled(index, runs, bad)

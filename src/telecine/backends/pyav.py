@@ -19,7 +19,7 @@ from telecine.convert import Converter
 from telecine.cores import usable_cores
 from telecine.demux import largest_coded
 from telecine.options import Option
-from telecine.plan import Run
+from telecine.plan import Run, spoiled
 
 if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
@@ -269,19 +269,12 @@ class _Feeder:
         gaps: set[int],
     ) -> bool:
         """Withdraw the frames that were built on damaged ones; say whether there were none."""
-        index, sound = self._index, True
-        # what went wrong ahead of an open point of access reaches no further than the leading pictures behind it
-        broken = broken_before = False
-        for run in segment:
-            facts = run.packets.tolist(), run.sound.tolist(), index.torn(run.packets).tolist()
-            for ordinal, must_be_sound, torn in zip(*facts, strict=True):
-                if index.access[ordinal]:
-                    broken_before, broken = (broken or torn) and index.access[ordinal] == Access.OPEN, False
-                elif ordinal in gaps or torn:
-                    broken = index.exact_start
-                bad = (must_be_sound and ordinal not in seen) or (ordinal in damaged and must_be_sound)
-                sound &= not bad
-                if ordinal in targets and (bad or broken or (broken_before and index.leading[ordinal])):
-                    self._kept[list(targets[ordinal])] = False
-                broken |= bad and not index.disposable[ordinal] and index.exact_start
-        return sound
+        bad = {
+            ordinal
+            for run in segment
+            for ordinal, must_be_sound in zip(run.packets.tolist(), run.sound.tolist(), strict=True)
+            if must_be_sound and (ordinal not in seen or ordinal in damaged)
+        }
+        for ordinal in spoiled(self._index, segment, bad, gaps):
+            self._kept[list(targets[ordinal])] = False
+        return not bad
