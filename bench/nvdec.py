@@ -36,7 +36,7 @@ import telecine
 from telecine.demux import Demuxer
 from telecine.index import read_index
 from telecine.limits import Deadline, Limits
-from telecine.source import open_source
+from telecine.source.source import open_source
 
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parent / "src" / "telecine" / "native"

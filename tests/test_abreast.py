@@ -20,7 +20,7 @@ from telecine.errors import Cancelled, DeadlineError
 from telecine.index import read_index
 from telecine.limits import Deadline, Limits
 from telecine.plan import Run, make_plan
-from telecine.source import open_source
+from telecine.source.source import open_source
 
 SPREAD = [1, 14, 27, 40, 53]
 

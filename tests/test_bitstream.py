@@ -25,7 +25,7 @@ from telecine.bitstream.records import read_record
 from telecine.demux import Demuxer
 from telecine.index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
-from telecine.source import open_source
+from telecine.source.source import open_source
 
 SCANNED = ("h264", "hevc", "av1", "vp8", "vp9", "mpeg1video", "mpeg2video", "mpeg4", "vc1", "wmv3")
 SOUND = [

@@ -23,7 +23,7 @@ from telecine.index import read_index
 from telecine.limits import Deadline
 from telecine.pool import job
 from telecine.probe import describe
-from telecine.source import open_source
+from telecine.source.source import open_source
 
 LIMITS = Limits()
 

@@ -18,7 +18,6 @@ import httpcore
 import pytest
 import trustme
 
-from telecine import fetch as fetch_module
 from telecine.errors import (
     BackendUnavailable,
     Cancelled,
@@ -28,10 +27,11 @@ from telecine.errors import (
     SourceError,
     TelecineError,
 )
-from telecine.fetch import fetch, is_public
 from telecine.limits import Deadline, Limits
-from telecine.source import open_source
-from telecine.urls import url_name
+from telecine.source import http as fetch_module
+from telecine.source.http import fetch, is_public
+from telecine.source.source import open_source
+from telecine.source.urls import url_name
 
 VIDEO = b"\x00\x00\x00\x18ftypmp42" + bytes(range(256)) * 40
 REAL_TLS_CONTEXT = fetch_module._tls_context
@@ -718,8 +718,8 @@ def test_without_httpx_the_error_says_what_to_install(monkeypatch: pytest.Monkey
 
 
 def test_importing_the_module_brings_in_neither_httpx_nor_httpcore() -> None:
-    code = "import sys, telecine.fetch, telecine.source; sys.exit(bool({'httpx', 'httpcore'} & set(sys.modules)))"
-    environment = {"PYTHONPATH": str(Path(fetch_module.__file__).parents[1])}
+    code = "import sys, telecine.source.source; sys.exit(bool({'httpx', 'httpcore'} & set(sys.modules)))"
+    environment = {"PYTHONPATH": str(Path(fetch_module.__file__).parents[2])}
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
 
 

@@ -23,7 +23,7 @@ from telecine.bitstream import Access
 from telecine.demux import Demuxer
 from telecine.index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
-from telecine.source import open_source
+from telecine.source.source import open_source
 from telecine.timing import NO_TIME
 
 

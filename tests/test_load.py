@@ -20,7 +20,7 @@ from handmade import H264Stream, divx_packed, mux
 from telecine.demux import Demuxer
 from telecine.index import read_index
 from telecine.limits import Deadline
-from telecine.source import open_source
+from telecine.source.source import open_source
 
 CLIP = CLIPS["h264_pyramid.mp4"]
 

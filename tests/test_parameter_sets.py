@@ -25,7 +25,7 @@ from telecine.demux import Demuxer
 from telecine.index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
 from telecine.plan import make_plan
-from telecine.source import open_source
+from telecine.source.source import open_source
 
 FRAMES = 30
 WANTED = [[30], [41], [55], [5, 55], [29, 30, 31], [12, 44, 47, 59], [3]]

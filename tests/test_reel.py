@@ -16,7 +16,7 @@ from telecine.index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
 from telecine.plan import Run, make_plan
 from telecine.reel import STEP, by_halves, chapters, cut, doubtful, make_reel, only
-from telecine.source import open_source
+from telecine.source.source import open_source
 
 DECODABLE = [
     clip for clip in CLIPS.values() if clip.num_frames and "part" not in clip.tags and not clip.tags & {"gif", "wmv2"}

@@ -29,11 +29,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telecine import source as source_module
-from telecine import urls
 from telecine.errors import Cancelled, DeadlineError, LimitError, OptionsError, SourceError
 from telecine.limits import Deadline, Limits
-from telecine.source import Source, open_source
+from telecine.source import source as source_module
+from telecine.source import urls as urls
+from telecine.source.source import Source, open_source
 
 VIDEO = b"\x00\x00\x00\x18ftypmp42" + bytes(range(256)) * 40
 LARGE = VIDEO * 500

@@ -20,7 +20,7 @@ from telecine.errors import BackendUnavailable
 from telecine.index import read_index
 from telecine.limits import Deadline, Limits
 from telecine.plan import Run, make_plan
-from telecine.source import open_source
+from telecine.source.source import open_source
 
 BT709 = "colour_primaries=1:transfer_characteristics=1:matrix_coefficients=1:video_full_range_flag=1"
 

@@ -16,7 +16,7 @@ from typing import Any
 from telecine.errors import OptionsError
 from telecine.frames import Frames
 from telecine.pool import Pool
-from telecine.urls import shown_source
+from telecine.source.urls import shown_source
 
 __all__ = ["Measured", "add_bench_arguments", "bench", "measure"]
 

@@ -23,7 +23,7 @@ import numpy as np
 from telecine.frames import VideoInfo
 from telecine.index import PacketIndex
 from telecine.limits import Deadline, Limits
-from telecine.source import Source
+from telecine.source.source import Source
 
 __all__ = ["IndexCache", "Key", "Version", "key_of", "version_of"]
 

@@ -31,7 +31,7 @@ from telecine.policies import POLICIES
 from telecine.probe import probe
 from telecine.progress import Progress
 from telecine.sampling import KEY_FRAMES
-from telecine.urls import printable, shown_source
+from telecine.source.urls import printable, shown_source
 
 __all__ = ["main"]
 

@@ -31,7 +31,7 @@ from telecine.options import shown, whole
 from telecine.output import save_sheet
 from telecine.probe import look
 from telecine.settings import choose
-from telecine.source import open_source
+from telecine.source.source import open_source
 
 __all__ = ["Comparison", "Row", "compare", "write_sheet"]
 

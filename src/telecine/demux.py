@@ -19,7 +19,7 @@ from telecine.display import has_movie
 from telecine.errors import Cancelled, NoVideoError, SourceError, TelecineError
 from telecine.limits import Deadline, Limits
 from telecine.reader import Reader
-from telecine.source import Source
+from telecine.source.source import Source
 from telecine.timing import NO_TIME, OVERFLOW
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from telecine.plan import make_plan
 from telecine.probe import describe
 from telecine.sampling import Sampling, select
 from telecine.settings import choose
-from telecine.source import Source, open_source
+from telecine.source.source import Source, open_source
 
 __all__ = ["Facts", "Host", "Request", "load", "perform"]
 

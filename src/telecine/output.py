@@ -22,7 +22,7 @@ import numpy as np
 from telecine.errors import OptionsError, TelecineError
 from telecine.frames import Frames, Report, VideoInfo
 from telecine.limits import Deadline
-from telecine.urls import printable
+from telecine.source.urls import printable
 
 if TYPE_CHECKING:
     from PIL.Image import Image

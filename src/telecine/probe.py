@@ -12,7 +12,7 @@ from telecine.errors import LimitError, NoVideoError
 from telecine.frames import VideoInfo
 from telecine.index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
-from telecine.source import Source, open_source
+from telecine.source.source import Source, open_source
 from telecine.timing import NO_TIME, is_variable
 
 __all__ = ["describe", "look", "probe"]

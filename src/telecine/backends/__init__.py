@@ -35,7 +35,7 @@ from telecine.limits import Deadline, Limits
 from telecine.options import Option, check
 from telecine.pixels import Geometry
 from telecine.plan import DecodePlan
-from telecine.source import Source
+from telecine.source.source import Source
 
 __all__ = [
     "GROUP",

@@ -21,7 +21,7 @@ from telecine.limits import Deadline, Limits
 from telecine.load import Facts, Host, Request, perform
 from telecine.metrics import METRICS, Tracing
 from telecine.pool.turns import Claim
-from telecine.source import Source
+from telecine.source.source import Source
 
 if TYPE_CHECKING:
     from telecine.pool.crew import Crew

@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from telecine.errors import BackendUnavailable, SourceError
-from telecine.fetch import fetch, is_public
 from telecine.limits import Deadline, Limits
-from telecine.source import Source, open_source
+from telecine.source.http import fetch, is_public
+from telecine.source.source import Source, open_source
 
 __all__ = ["make_connector"]
 

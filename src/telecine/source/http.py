@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from telecine.errors import BackendUnavailable, SourceError
 from telecine.limits import Deadline, Limits
-from telecine.urls import ByteLimit, printable, url_name
+from telecine.source.urls import ByteLimit, printable, url_name
 
 if TYPE_CHECKING:
     import httpx

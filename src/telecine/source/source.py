@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from telecine.errors import LimitError, OptionsError, SourceError
-from telecine.fetch import fetch
 from telecine.limits import Deadline, Limits
-from telecine.urls import ByteLimit, decode_data_url, path_of_file_url, printable, url_name
+from telecine.source.http import fetch
+from telecine.source.urls import ByteLimit, decode_data_url, path_of_file_url, printable, url_name
 
 __all__ = ["Source", "open_source"]
 
