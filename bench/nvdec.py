@@ -33,7 +33,7 @@ import numpy as np
 from nvdec_peers import PEERS, NotInstalled, Stack
 
 import telecine
-from telecine.demux import Demuxer
+from telecine.container.demuxer import Demuxer
 from telecine.index import read_index
 from telecine.limits import Deadline, Limits
 from telecine.source.source import open_source

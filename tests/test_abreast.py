@@ -15,7 +15,7 @@ import telecine
 from clips import CLIPS
 from telecine.backends import abreast, pyav
 from telecine.backends.abreast import Progress, shares, two_at_a_time
-from telecine.demux import Demuxer
+from telecine.container.demuxer import Demuxer
 from telecine.errors import Cancelled, DeadlineError
 from telecine.index import read_index
 from telecine.limits import Deadline, Limits

@@ -22,7 +22,7 @@ from handmade import Bits, H264Stream, divx_packed, nal_unit
 from telecine.bitstream import Access, Facts, Leading, allows_fields, scanner_for
 from telecine.bitstream.nal import NalUnits, unescape
 from telecine.bitstream.records import read_record
-from telecine.demux import Demuxer
+from telecine.container.demuxer import Demuxer
 from telecine.index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
 from telecine.source.source import open_source

@@ -17,7 +17,7 @@ import pytest
 from clips import CLIPS, clips
 from telecine import LimitError, Limits, Pool, load
 from telecine.cache import IndexCache, key_of, version_of
-from telecine.demux import Demuxer
+from telecine.container.demuxer import Demuxer
 from telecine.errors import DeadlineError, TelecineError
 from telecine.index import read_index
 from telecine.limits import Deadline

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import telecine
 from clips import CLIPS
 from ffmpeg_cli import ffmpeg, reference
-from telecine.display import iso_orientation, matroska_orientation
+from telecine.container.display_matrix import iso_orientation, matroska_orientation
 
 ORIENTATIONS = [(turns, mirrored) for turns in range(4) for mirrored in (False, True)]
 Change = Callable[[bytes], bytes]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import telecine
 from clips import CLIPS
+from telecine.container.timestamps import is_variable
 from telecine.frames import Frames, Report, VideoInfo
 from telecine.timeline import Timeline
-from telecine.timing import is_variable
 
 
 def frames(

@@ -20,11 +20,11 @@ from clips import CLIPS, Clip
 from ffmpeg_cli import ffmpeg
 from telecine import index as index_module
 from telecine.bitstream import Access
-from telecine.demux import Demuxer
+from telecine.container.demuxer import Demuxer
+from telecine.container.timestamps import NO_TIME
 from telecine.index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
 from telecine.source.source import open_source
-from telecine.timing import NO_TIME
 
 
 def index_of(source: Any, limits: Limits | None = None) -> PacketIndex:

@@ -17,7 +17,7 @@ from byte_edits import noise_in_packet, without_vui
 from clips import CLIPS, read_number
 from ffmpeg_cli import ffmpeg, reference
 from handmade import H264Stream, divx_packed, mux
-from telecine.demux import Demuxer
+from telecine.container.demuxer import Demuxer
 from telecine.index import read_index
 from telecine.limits import Deadline
 from telecine.source.source import open_source

@@ -21,7 +21,7 @@ from telecine.backends.stretches import batches
 from telecine.bitstream import Access, scanner_for
 from telecine.bitstream.nal import NalUnits
 from telecine.bitstream.records import in_band
-from telecine.demux import Demuxer
+from telecine.container.demuxer import Demuxer
 from telecine.index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
 from telecine.plan import make_plan
@@ -201,7 +201,7 @@ def test_a_file_that_is_read_again_brings_its_headers_again(
     """Behind a seek some demuxers leave them out."""
     data, known = video
     monkeypatch.setattr("telecine.index._KEEP_BYTES", 0)
-    monkeypatch.setattr("telecine.demux._READ_ON", 4)
+    monkeypatch.setattr("telecine.container.demuxer._READ_ON", 4)
     for wanted in WANTED:
         assert np.array_equal(telecine.load(data, indices=wanted).data, known[wanted])
 

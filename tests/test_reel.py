@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from clips import CLIPS, Clip
-from telecine.demux import Demuxer
+from telecine.container.demuxer import Demuxer
 from telecine.errors import BackendUnavailable
 from telecine.index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits

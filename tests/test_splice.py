@@ -15,7 +15,7 @@ from telecine.backends import splice
 from telecine.backends.matroska import STEP, Block, matroska
 from telecine.backends.splice import Splice, parts_of, splices
 from telecine.bitstream import Access
-from telecine.demux import Demuxer
+from telecine.container.demuxer import Demuxer
 from telecine.errors import BackendUnavailable
 from telecine.index import read_index
 from telecine.limits import Deadline, Limits

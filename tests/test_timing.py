@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from telecine.timing import NO_TIME, is_variable, rebuild, usable
+from telecine.container.timestamps import NO_TIME, is_variable, rebuild, usable
 
 
 def ticks(*values: int | None) -> np.ndarray:

@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from telecine.baton import Baton
 from telecine.bitstream import REORDERED, UNTOLD, Access, Facts, Leading, PictureFormat, Renewable, scanner_for
-from telecine.demux import Demuxer
+from telecine.container.demuxer import Demuxer
+from telecine.container.timestamps import NO_TIME, unwrapped
 from telecine.errors import LimitError, NoVideoError
 from telecine.limits import Deadline, Limits
 from telecine.presentation import Told, present
 from telecine.timeline import Timeline
-from telecine.timing import NO_TIME, unwrapped
 
 if TYPE_CHECKING:
     from av.packet import Packet
@@ -62,7 +62,7 @@ class PacketIndex:
     """Seconds per tick."""
     pts: npt.NDArray[np.int64]
     """``int64 [P]`` presentation times as the container has them, but going on where its clock ran over;
-    :data:`telecine.timing.NO_TIME` where it has none."""
+    :data:`telecine.container.timestamps.NO_TIME` where it has none."""
     dts: npt.NDArray[np.int64]
     """``int64 [P]`` decoding times, likewise."""
     duration: npt.NDArray[np.int64]

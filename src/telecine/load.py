@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.backends import Backend, Decoded, DecodeRequest, get, ready
-from telecine.demux import Demuxer
+from telecine.container.demuxer import Demuxer
 from telecine.errors import DecodeError, LimitError, OptionsError
 from telecine.frames import Frames, Report, VideoInfo
 from telecine.index import PacketIndex, read_index

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.bitstream import Access, Leading
-from telecine.timing import NO_TIME, follows_points, rebuild, usable
+from telecine.container.timestamps import NO_TIME, follows_points, rebuild, usable
 
 __all__ = ["Presentation", "Told", "present"]
 
@@ -22,7 +22,7 @@ class Told:
     """What container and bitstream say of the packets of a video, in decoding order."""
 
     pts: _Ticks
-    """``int64 [P]`` with :data:`telecine.timing.NO_TIME`."""
+    """``int64 [P]`` with :data:`telecine.container.timestamps.NO_TIME`."""
     dts: _Ticks
     """``int64 [P]`` likewise."""
     seen: _Flags

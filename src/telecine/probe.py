@@ -6,14 +6,14 @@ from fractions import Fraction
 from typing import Any
 
 from telecine.bitstream import PictureFormat
-from telecine.demux import Demuxer
-from telecine.display import Orientation, iso_orientation, matroska_orientation
+from telecine.container.demuxer import Demuxer
+from telecine.container.display_matrix import Orientation, iso_orientation, matroska_orientation
+from telecine.container.timestamps import NO_TIME, is_variable
 from telecine.errors import LimitError, NoVideoError
 from telecine.frames import VideoInfo
 from telecine.index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
 from telecine.source.source import Source, open_source
-from telecine.timing import NO_TIME, is_variable
 
 __all__ = ["describe", "look", "probe"]
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from telecine.bitstream import Access
 from telecine.bitstream.nal import SEQUENCE_SETS, NalUnits, nal_type
-from telecine.demux import Demuxer
+from telecine.container.demuxer import Demuxer
 from telecine.errors import BackendUnavailable
 from telecine.index import PacketIndex
 from telecine.limits import Deadline

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from telecine.demux import Demuxer
+from telecine.container.demuxer import Demuxer
 from telecine.errors import BackendUnavailable, OptionsError
 from telecine.frames import VideoInfo
 from telecine.index import PacketIndex

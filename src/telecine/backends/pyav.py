@@ -15,9 +15,9 @@ from telecine.backends import BackendStatus, Decoded, DecodeRequest
 from telecine.backends.abreast import Progress, shares, two_at_a_time
 from telecine.bitstream import Access
 from telecine.bitstream.h264 import FrameNumbers
+from telecine.container.demuxer import largest_coded
 from telecine.convert import Converter
 from telecine.cores import usable_cores
-from telecine.demux import largest_coded
 from telecine.options import Option
 from telecine.plan import Run, spoiled
 

@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from telecine.bitstream import DESCRIBED
 from telecine.bitstream.records import in_band
-from telecine.display import has_movie
+from telecine.container.avio import Reader
+from telecine.container.display_matrix import has_movie
+from telecine.container.timestamps import NO_TIME, OVERFLOW
 from telecine.errors import Cancelled, NoVideoError, SourceError, TelecineError
 from telecine.limits import Deadline, Limits
-from telecine.reader import Reader
 from telecine.source.source import Source
-from telecine.timing import NO_TIME, OVERFLOW
 
 if TYPE_CHECKING:
     from av.container import InputContainer
