@@ -34,7 +34,7 @@ from nvdec_peers import PEERS, NotInstalled, Stack
 
 import telecine
 from telecine.container.demuxer import Demuxer
-from telecine.index import read_index
+from telecine.index.packet_index import read_index
 from telecine.limits import Deadline, Limits
 from telecine.source.source import open_source
 

@@ -17,7 +17,7 @@ from telecine.backends import abreast, pyav
 from telecine.backends.abreast import Progress, shares, two_at_a_time
 from telecine.container.demuxer import Demuxer
 from telecine.errors import Cancelled, DeadlineError
-from telecine.index import read_index
+from telecine.index.packet_index import read_index
 from telecine.limits import Deadline, Limits
 from telecine.plan import Run, make_plan
 from telecine.source.source import open_source

@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from telecine import Cancelled, DeadlineError, baton
-from telecine.baton import Baton
+from telecine import Cancelled, DeadlineError
+from telecine.index import scan_lock as baton
+from telecine.index.scan_lock import Baton
 from telecine.limits import Deadline
 
 FOREVER = 3600.0

@@ -23,7 +23,7 @@ from telecine.bitstream import Access, Facts, Leading, allows_fields, scanner_fo
 from telecine.bitstream.nal import NalUnits, unescape
 from telecine.bitstream.records import read_record
 from telecine.container.demuxer import Demuxer
-from telecine.index import PacketIndex, read_index
+from telecine.index.packet_index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
 from telecine.source.source import open_source
 

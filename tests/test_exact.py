@@ -9,8 +9,8 @@ import pytest
 
 import telecine
 from clips import CLIPS, Clip, read_number
-from telecine import index as index_module
 from telecine.container import demuxer as demux_module
+from telecine.index import packet_index as index_module
 
 DECODABLE = [clip for clip in CLIPS.values() if clip.num_frames and "part" not in clip.tags]
 SOUND = [clip for clip in DECODABLE if not clip.damaged and not clip.lost]

@@ -18,11 +18,11 @@ import telecine
 from byte_edits import cut
 from clips import CLIPS, Clip
 from ffmpeg_cli import ffmpeg
-from telecine import index as index_module
 from telecine.bitstream import Access
 from telecine.container.demuxer import Demuxer
 from telecine.container.timestamps import NO_TIME
-from telecine.index import PacketIndex, read_index
+from telecine.index import packet_index as index_module
+from telecine.index.packet_index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
 from telecine.source.source import open_source
 
@@ -236,7 +236,7 @@ def test_reading_an_index_is_stopped_by_the_deadline() -> None:
 
 def test_importing_the_index_brings_in_no_decoder_library() -> None:
     """Nothing happens at import."""
-    code = "import sys, telecine.index; assert not {'av', 'torch', 'cv2'} & set(sys.modules)"
+    code = "import sys, telecine.index.packet_index; assert not {'av', 'torch', 'cv2'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=60)
 
 
@@ -244,7 +244,7 @@ def test_a_fork_while_another_thread_reads_leaves_the_baton_free() -> None:
     """That thread is not there in the child, to give it back; and it may have been changing the line."""
     code = """
         import os, sys, threading, time
-        from telecine import index
+        from telecine.index import packet_index as index
         from telecine.limits import Deadline
         other = threading.Thread(target=lambda: (index._baton.lock.acquire(), time.sleep(60)), daemon=True)
         other.start()

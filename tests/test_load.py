@@ -18,7 +18,7 @@ from clips import CLIPS, read_number
 from ffmpeg_cli import ffmpeg, reference
 from handmade import H264Stream, divx_packed, mux
 from telecine.container.demuxer import Demuxer
-from telecine.index import read_index
+from telecine.index.packet_index import read_index
 from telecine.limits import Deadline
 from telecine.source.source import open_source
 

@@ -25,7 +25,7 @@ from telecine.backends.nvdec import NvdecBackend
 from telecine.bitstream import Access
 from telecine.errors import BackendUnavailable, Cancelled, DeadlineError, OptionsError
 from telecine.frames import VideoInfo
-from telecine.index import PacketIndex
+from telecine.index.packet_index import PacketIndex
 from telecine.limits import Deadline
 from telecine.options import check
 from telecine.pixels import Geometry

@@ -22,7 +22,7 @@ from telecine.bitstream import Access, scanner_for
 from telecine.bitstream.nal import NalUnits
 from telecine.bitstream.records import in_band
 from telecine.container.demuxer import Demuxer
-from telecine.index import PacketIndex, read_index
+from telecine.index.packet_index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
 from telecine.plan import make_plan
 from telecine.source.source import open_source
@@ -200,7 +200,7 @@ def test_a_file_that_is_read_again_brings_its_headers_again(
 ) -> None:
     """Behind a seek some demuxers leave them out."""
     data, known = video
-    monkeypatch.setattr("telecine.index._KEEP_BYTES", 0)
+    monkeypatch.setattr("telecine.index.packet_index._KEEP_BYTES", 0)
     monkeypatch.setattr("telecine.container.demuxer._READ_ON", 4)
     for wanted in WANTED:
         assert np.array_equal(telecine.load(data, indices=wanted).data, known[wanted])

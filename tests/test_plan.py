@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telecine.bitstream import Access
-from telecine.index import PacketIndex
+from telecine.index.packet_index import PacketIndex
 from telecine.plan import DecodePlan, make_plan
 from telecine.timeline import Timeline
 

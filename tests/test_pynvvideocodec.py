@@ -389,7 +389,7 @@ def test_packets_that_were_not_kept_are_read_again(
     start: Callable[..., FakePyNvVideoCodec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long video's are not: whatever decoder comes next, its packets are found in the file."""
-    monkeypatch.setattr(sys.modules["telecine.index"], "_KEEP_BYTES", 0)
+    monkeypatch.setattr(sys.modules["telecine.index.packet_index"], "_KEEP_BYTES", 0)
     known = telecine.load(CLIPS["size_change.ts"].path(), backend="pyav")
     start()
     assert np.array_equal(load(CLIPS["size_change.ts"].path()).data, known.data)

@@ -12,7 +12,7 @@ import pytest
 from clips import CLIPS, Clip
 from telecine.container.demuxer import Demuxer
 from telecine.errors import BackendUnavailable
-from telecine.index import PacketIndex, read_index
+from telecine.index.packet_index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
 from telecine.plan import Run, make_plan
 from telecine.reel import STEP, by_halves, chapters, cut, doubtful, make_reel, only

@@ -17,7 +17,7 @@ from telecine.backends.splice import Splice, parts_of, splices
 from telecine.bitstream import Access
 from telecine.container.demuxer import Demuxer
 from telecine.errors import BackendUnavailable
-from telecine.index import read_index
+from telecine.index.packet_index import read_index
 from telecine.limits import Deadline, Limits
 from telecine.plan import Run, make_plan
 from telecine.source.source import open_source

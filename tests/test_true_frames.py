@@ -12,8 +12,8 @@ import pytest
 
 import telecine
 from clips import read_number, reference
-from telecine import index as index_module
 from telecine.container import demuxer as demux_module
+from telecine.index import packet_index as index_module
 from true_frames_clips import DAMAGES, clip, damaged
 
 _SHORT, _LONG = range(24), range(48)

@@ -20,11 +20,11 @@ from telecine.errors import (
     TelecineError,
 )
 from telecine.frames import Frame, Frames, Report, VideoInfo
+from telecine.index.video_info import probe
 from telecine.limits import Limits
 from telecine.load import load
 from telecine.pixels import Fit
 from telecine.pool import Pool
-from telecine.probe import probe
 
 __version__ = "0.1.0"
 

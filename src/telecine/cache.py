@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from telecine.frames import VideoInfo
-from telecine.index import PacketIndex
+from telecine.index.packet_index import PacketIndex
 from telecine.limits import Deadline, Limits
 from telecine.source.source import Source
 

@@ -24,11 +24,11 @@ from telecine.compare import Comparison, compare, write_sheet
 from telecine.doctor import describe, examine
 from telecine.errors import BackendUnavailable, OptionsError, TelecineError
 from telecine.frames import Frames, VideoInfo
+from telecine.index.video_info import probe
 from telecine.limits import Deadline
 from telecine.load import load
 from telecine.output import as_document, claim, claim_sheet, is_folder, plain, table
 from telecine.policies import POLICIES
-from telecine.probe import probe
 from telecine.progress import Progress
 from telecine.sampling import KEY_FRAMES
 from telecine.source.urls import printable, shown_source

@@ -25,11 +25,11 @@ import telecine.errors as tree
 from telecine.backends import backends
 from telecine.errors import DeadlineError, DecodeError, OptionsError, TelecineError
 from telecine.frames import Frames, VideoInfo
+from telecine.index.video_info import look
 from telecine.limits import Deadline, Limits
 from telecine.load import load
 from telecine.options import shown, whole
 from telecine.output import save_sheet
-from telecine.probe import look
 from telecine.settings import choose
 from telecine.source.source import open_source
 

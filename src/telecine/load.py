@@ -15,12 +15,12 @@ from telecine.backends import Backend, Decoded, DecodeRequest, get, ready
 from telecine.container.demuxer import Demuxer
 from telecine.errors import DecodeError, LimitError, OptionsError
 from telecine.frames import Frames, Report, VideoInfo
-from telecine.index import PacketIndex, read_index
+from telecine.index.packet_index import PacketIndex, read_index
+from telecine.index.video_info import describe
 from telecine.limits import Deadline, Limits
 from telecine.options import shown
 from telecine.pixels import Geometry, Size, fit_size
 from telecine.plan import make_plan
-from telecine.probe import describe
 from telecine.sampling import Sampling, select
 from telecine.settings import choose
 from telecine.source.source import Source, open_source

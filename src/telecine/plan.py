@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.bitstream import Access
-from telecine.index import PacketIndex
+from telecine.index.packet_index import PacketIndex
 
 __all__ = ["DecodePlan", "Run", "make_plan", "spoiled"]
 

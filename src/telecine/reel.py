@@ -28,7 +28,7 @@ from telecine.bitstream import Access
 from telecine.bitstream.nal import SEQUENCE_SETS, NalUnits, nal_type
 from telecine.container.demuxer import Demuxer
 from telecine.errors import BackendUnavailable
-from telecine.index import PacketIndex
+from telecine.index.packet_index import PacketIndex
 from telecine.limits import Deadline
 from telecine.plan import Run, spoiled
 

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from telecine.container.demuxer import Demuxer
 from telecine.errors import BackendUnavailable, OptionsError
 from telecine.frames import VideoInfo
-from telecine.index import PacketIndex
+from telecine.index.packet_index import PacketIndex
 from telecine.limits import Deadline, Limits
 from telecine.options import Option, check
 from telecine.pixels import Geometry

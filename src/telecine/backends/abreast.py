@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from telecine.backends import DecodeRequest
 from telecine.bitstream.nal import PARAMETER_SETS, NalUnits, nal_type
 from telecine.errors import Cancelled
-from telecine.index import PacketIndex
+from telecine.index.packet_index import PacketIndex
 from telecine.limits import Deadline
 from telecine.plan import Run
 

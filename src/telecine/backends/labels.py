@@ -8,7 +8,7 @@ import numpy.typing as npt
 from telecine.bitstream import scanner_for
 from telecine.bitstream.h264 import FrameNumbers
 from telecine.container.timestamps import NO_TIME
-from telecine.index import PacketIndex
+from telecine.index.packet_index import PacketIndex
 
 __all__ = ["IN_ORDER", "Watch", "labels", "places"]
 

@@ -24,7 +24,7 @@ from telecine.plan import Run, spoiled
 if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
 
-    from telecine.index import PacketIndex
+    from telecine.index.packet_index import PacketIndex
 
 __all__ = ["PyAVBackend"]
 

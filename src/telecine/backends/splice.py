@@ -24,7 +24,7 @@ from telecine.bitstream import Access, Leading, scanner_for
 from telecine.bitstream.h264 import FrameNumbers, H264Scanner
 from telecine.bitstream.nal import nal_type
 from telecine.errors import BackendUnavailable
-from telecine.index import PacketIndex
+from telecine.index.packet_index import PacketIndex
 from telecine.plan import Run
 from telecine.reel import chapters
 

@@ -14,7 +14,7 @@ from telecine.backends import DecodeRequest
 from telecine.backends.labels import places
 from telecine.bitstream import Access
 from telecine.errors import BackendUnavailable
-from telecine.index import PacketIndex
+from telecine.index.packet_index import PacketIndex
 from telecine.plan import DecodePlan
 
 __all__ = ["Batch", "batches"]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from av.packet import Packet
     from av.video.stream import VideoStream
 
-    from telecine.index import PacketIndex
+    from telecine.index.packet_index import PacketIndex
 
 __all__ = ["ALLOWED_FORMATS", "Demuxer", "largest_coded"]
 

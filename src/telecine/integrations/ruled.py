@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from telecine.errors import OptionsError, TelecineError
 from telecine.frames import Frames, VideoInfo
-from telecine.index import PacketIndex
+from telecine.index.packet_index import PacketIndex
 from telecine.limits import Deadline
 from telecine.load import Request
 from telecine.pixels import Size

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from telecine.errors import DecodeError
 from telecine.frames import Frames
+from telecine.index.video_info import probe
 from telecine.pool import Pool
-from telecine.probe import probe
 
 __all__ = ["TelecineVideoDecoder", "register"]
 

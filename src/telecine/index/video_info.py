@@ -11,7 +11,7 @@ from telecine.container.display_matrix import Orientation, iso_orientation, matr
 from telecine.container.timestamps import NO_TIME, is_variable
 from telecine.errors import LimitError, NoVideoError
 from telecine.frames import VideoInfo
-from telecine.index import PacketIndex, read_index
+from telecine.index.packet_index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
 from telecine.source.source import Source, open_source
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from telecine.baton import Baton
 from telecine.bitstream import REORDERED, UNTOLD, Access, Facts, Leading, PictureFormat, Renewable, scanner_for
 from telecine.container.demuxer import Demuxer
 from telecine.container.timestamps import NO_TIME, unwrapped
 from telecine.errors import LimitError, NoVideoError
+from telecine.index.display_order import Told, present
+from telecine.index.scan_lock import Baton
 from telecine.limits import Deadline, Limits
-from telecine.presentation import Told, present
 from telecine.timeline import Timeline
 
 if TYPE_CHECKING:
