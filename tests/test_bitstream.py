@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from clips import CLIPS, Clip
 from handmade import Bits, H264Stream, divx_packed, nal_unit
 from telecine.bitstream import Access, Facts, Leading, allows_fields, scanner_for
+from telecine.bitstream.extradata import read_record
 from telecine.bitstream.nal import NalUnits, unescape
-from telecine.bitstream.records import read_record
 from telecine.container.demuxer import Demuxer
 from telecine.index.packet_index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits

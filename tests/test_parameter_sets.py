@@ -19,8 +19,8 @@ from painting import paint
 from telecine.backends import get
 from telecine.backends.stretches import batches
 from telecine.bitstream import Access, scanner_for
+from telecine.bitstream.extradata import in_band
 from telecine.bitstream.nal import NalUnits
-from telecine.bitstream.records import in_band
 from telecine.container.demuxer import Demuxer
 from telecine.index.packet_index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits

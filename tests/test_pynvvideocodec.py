@@ -20,8 +20,8 @@ from clips import CLIPS, read_number
 from fake_driver.double import Double, double_fixture, engine_fixture  # noqa: F401, fixtures
 from fake_nvidia import FakePyNvVideoCodec, install
 from telecine.backends import on_gpu, pynvvideocodec, surfaces
-from telecine.backends.bytestream import ByteStream
 from telecine.backends.pynvvideocodec import PyNvVideoCodecBackend
+from telecine.bitstream.annexb import ByteStream
 from telecine.contract import CASES, Case, run
 from telecine.limits import Deadline
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.backends import BackendStatus, Decoded, DecodeRequest
-from telecine.backends.bytestream import ByteStream
 from telecine.backends.placing import HostRows
 from telecine.bitstream import allows_fields
+from telecine.bitstream.annexb import ByteStream
 from telecine.bitstream.hevc import is_progressive
 from telecine.cores import usable_cores
 from telecine.errors import BackendUnavailable, OptionsError

@@ -19,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.backends import BackendStatus, Decoded, DecodeRequest
-from telecine.backends.bytestream import ByteStream
 from telecine.backends.labels import IN_ORDER, Watch, labels
 from telecine.backends.on_gpu import PIXEL_FORMATS, device_number, extension, inexact, unconvertible
 from telecine.backends.placing import HostRows
 from telecine.backends.surfaces import SurfaceRows, as_frame, surface_of
 from telecine.backends.warm import Decoder, Decoders, Refusal
 from telecine.bitstream import Access, allows_fields, scanner_for
+from telecine.bitstream.annexb import ByteStream
 from telecine.errors import BackendUnavailable
 from telecine.options import Option
 from telecine.plan import Run

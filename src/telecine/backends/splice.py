@@ -17,10 +17,10 @@ from hashlib import blake2b
 import numpy as np
 
 from telecine.backends import DecodeRequest
-from telecine.backends.bytestream import ByteStream
 from telecine.backends.labels import labels
 from telecine.backends.matroska import Block, matroska
 from telecine.bitstream import Access, Leading, scanner_for
+from telecine.bitstream.annexb import ByteStream
 from telecine.bitstream.h264 import FrameNumbers, H264Scanner
 from telecine.bitstream.nal import nal_type
 from telecine.errors import BackendUnavailable

@@ -67,7 +67,7 @@ class Decoder:
         """Give a packet; get frames, in order of presentation, that are valid until the next call.
 
         Args:
-            data: as of :class:`telecine.backends.bytestream.ByteStream`.
+            data: as of :class:`telecine.bitstream.annexb.ByteStream`.
             label: what its frame is known by. The driver's parser exchanges labels that do not ascend in order of
                 presentation.
 

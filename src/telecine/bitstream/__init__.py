@@ -120,7 +120,7 @@ _SCANNERS: dict[str, str] = {
     "mpeg4": "mpeg:Mpeg4Scanner",
     "vc1": "mpeg:Vc1Scanner",
     "wmv3": "mpeg:Vc1Scanner",
-    **dict.fromkeys(_OLDER, "older:OlderScanner"),
+    **dict.fromkeys(_OLDER, "legacy:OlderScanner"),
 }
 UNTOLD = frozenset({"vp8", *_OLDER})
 """Codecs whose scanner does not see references: for these the container's own disposable flag counts."""
@@ -143,7 +143,7 @@ def scanner_for(codec: str, extradata: bytes) -> Scanner | None:
         return None
     module, name = _SCANNERS[codec].split(":")
     make: Callable[..., Scanner] = getattr(import_module(f"{__name__}.{module}"), name)
-    return make(codec, extradata) if module == "older" else make(extradata)
+    return make(codec, extradata) if module == "legacy" else make(extradata)
 
 
 _FIELDS: dict[str, str] = {"h264": "h264", "hevc": "hevc", "vc1": "mpeg"}

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from telecine.bitstream import Access, Facts, Leading
-from telecine.bitstream.bits import BitReader, Truncated
+from telecine.bitstream.bit_reader import BitReader, Truncated
 from telecine.bitstream.nal import MOST_UNITS
 
 __all__ = ["Av1Scanner"]

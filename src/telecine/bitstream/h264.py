@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from telecine.bitstream import Access, Facts, PictureFormat
-from telecine.bitstream.bits import BitReader, Truncated
+from telecine.bitstream.bit_reader import BitReader, Truncated
+from telecine.bitstream.extradata import header_units
 from telecine.bitstream.nal import NalUnits, SetsInForce, unescape
-from telecine.bitstream.records import header_units
 
 __all__ = ["FrameNumbers", "H264Scanner", "allows_fields"]
 

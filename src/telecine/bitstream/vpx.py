@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from telecine.bitstream import Access, Facts, Leading, PictureFormat
-from telecine.bitstream.bits import BitReader, Truncated
+from telecine.bitstream.bit_reader import BitReader, Truncated
 
 __all__ = ["Vp8Scanner", "Vp9Scanner"]
 

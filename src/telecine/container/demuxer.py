@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.bitstream import DESCRIBED
-from telecine.bitstream.records import in_band
+from telecine.bitstream.extradata import in_band
 from telecine.container.avio import Reader
 from telecine.container.display_matrix import has_movie
 from telecine.container.timestamps import NO_TIME, OVERFLOW
@@ -267,7 +267,7 @@ class Demuxer:
         """A packet with what the container has brought beside it written into it, for who is told of one header only.
 
         Returns:
-            None where that cannot be done; see :func:`telecine.bitstream.records.in_band`.
+            None where that cannot be done; see :func:`telecine.bitstream.extradata.in_band`.
         """
         return in_band(index.codec, self.header, bytes(index.renewals[ordinal]), bytes(packet))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from telecine.bitstream import Access, Facts, Leading
-from telecine.bitstream.bits import BitReader, Truncated
+from telecine.bitstream.bit_reader import BitReader, Truncated
 
 __all__ = ["OlderScanner"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from telecine.bitstream.extradata import read_record
 from telecine.bitstream.nal import SEQUENCE_SETS, NalUnits, nal_type
-from telecine.bitstream.records import read_record
 
 __all__ = ["ByteStream"]
 
