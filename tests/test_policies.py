@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telecine.errors import OptionsError
-from telecine.policies import POLICIES, ClipFacts, apply_policy, may_be_rounded, policy_defaults
+from telecine.sampling.policies import POLICIES, ClipFacts, apply_policy, may_be_rounded, policy_defaults
 from telecine.timeline import Timeline
 
 

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telecine.errors import NoVideoError, OptionsError
-from telecine.policies import POLICIES, ClipFacts, apply_policy, policy_defaults
-from telecine.sampling import KEY_FRAMES, Sampling, select
+from telecine.sampling.policies import POLICIES, ClipFacts, apply_policy, policy_defaults
+from telecine.sampling.select import KEY_FRAMES, Sampling, select
 from telecine.timeline import Timeline
 
 MILLISECOND = Fraction(1, 1000)

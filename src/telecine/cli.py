@@ -28,9 +28,9 @@ from telecine.index.video_info import probe
 from telecine.limits import Deadline
 from telecine.load import load
 from telecine.output import as_document, claim, claim_sheet, is_folder, plain, table
-from telecine.policies import POLICIES
 from telecine.progress import Progress
-from telecine.sampling import KEY_FRAMES
+from telecine.sampling.policies import POLICIES
+from telecine.sampling.select import KEY_FRAMES
 from telecine.source.urls import printable, shown_source
 
 __all__ = ["main"]

@@ -21,7 +21,7 @@ from telecine.limits import Deadline, Limits
 from telecine.options import shown
 from telecine.pixels import Geometry, Size, fit_size
 from telecine.plan import make_plan
-from telecine.sampling import Sampling, select
+from telecine.sampling.select import Sampling, select
 from telecine.settings import choose
 from telecine.source.source import Source, open_source
 

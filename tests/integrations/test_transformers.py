@@ -19,7 +19,7 @@ from transformers import video_processing_utils, video_utils
 
 import telecine
 from telecine.integrations.transformers import install
-from telecine.policies import POLICIES
+from telecine.sampling.policies import POLICIES
 
 CONSTANT = ["h264_long_gop.mp4", "hevc.mp4", "av1_svt.mp4", "rotated90.mp4"]
 PROCESSORS: dict[str, tuple[str, dict[str, Any]]] = {

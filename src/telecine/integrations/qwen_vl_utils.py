@@ -17,8 +17,8 @@ from telecine.errors import BackendUnavailable
 from telecine.frames import VideoInfo
 from telecine.integrations.ruled import ask
 from telecine.limits import Limits
-from telecine.policies import ClipFacts
 from telecine.pool import Pool
+from telecine.sampling.policies import ClipFacts
 from telecine.timeline import Timeline
 
 __all__ = ["install"]

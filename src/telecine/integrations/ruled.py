@@ -16,7 +16,7 @@ from telecine.limits import Deadline
 from telecine.load import Request
 from telecine.pixels import Size
 from telecine.pool import Pool
-from telecine.sampling import Sampling, select
+from telecine.sampling.select import Sampling, select
 from telecine.timeline import Timeline
 
 __all__ = ["Rule", "RuledRequest", "ask"]

@@ -19,8 +19,8 @@ from telecine.frames import Frames, VideoInfo
 from telecine.integrations.ruled import ask
 from telecine.integrations.sizes import processor_size
 from telecine.limits import Limits
-from telecine.policies import ClipFacts
 from telecine.pool import Pool
+from telecine.sampling.policies import ClipFacts
 from telecine.timeline import Timeline
 
 __all__ = ["install", "make_reader"]

@@ -17,7 +17,7 @@ from telecine.frames import Frames, VideoInfo
 from telecine.integrations.vllm.options import DecodeOptions
 from telecine.integrations.vllm.share import decode
 from telecine.pixels import Size, fit_size
-from telecine.policies import ClipFacts
+from telecine.sampling.policies import ClipFacts
 from telecine.timeline import Timeline
 
 __all__ = ["check_source", "decode_telecine", "size_within_budget"]

@@ -10,8 +10,8 @@ from telecine.frames import Frames, VideoInfo
 from telecine.integrations.vllm.codec import check_source, size_within_budget
 from telecine.integrations.vllm.options import DecodeOptions
 from telecine.integrations.vllm.share import decode
-from telecine.policies import policy_defaults
-from telecine.sampling import KEY_FRAMES, Sampling, select
+from telecine.sampling.policies import policy_defaults
+from telecine.sampling.select import KEY_FRAMES, Sampling, select
 from telecine.timeline import Timeline
 
 __all__ = ["load_frames", "make_loader"]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from telecine.errors import NoVideoError, OptionsError
 from telecine.options import real, shown, whole
-from telecine.policies import POLICIES, ClipFacts, apply_policy, may_be_rounded, policy_defaults
+from telecine.sampling.policies import POLICIES, ClipFacts, apply_policy, may_be_rounded, policy_defaults
 from telecine.timeline import Timeline
 
 __all__ = ["KEY_FRAMES", "Sampling", "select"]
@@ -27,7 +27,7 @@ Seconds = float | Fraction
 Item = TypeVar("Item")
 
 KEY_FRAMES = "key_frames"
-"""The policy that chooses among key frames. All others are in :data:`telecine.policies.POLICIES`."""
+"""The policy that chooses among key frames. All others are in :data:`telecine.sampling.policies.POLICIES`."""
 
 _COUNTS = ("num_frames", "min_frames", "max_frames")
 _MOST_FRAMES = 1 << 62

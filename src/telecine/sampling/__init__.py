@@ -1,0 +1,3 @@
+"""Choosing frame indices from a timeline."""
+
+__all__: list[str] = []
