@@ -19,7 +19,7 @@ from telecine.container.demuxer import Demuxer
 from telecine.errors import Cancelled, DeadlineError
 from telecine.index.packet_index import read_index
 from telecine.limits import Deadline, Limits
-from telecine.plan import Run, make_plan
+from telecine.plan.decode_plan import Run, make_plan
 from telecine.source.source import open_source
 
 SPREAD = [1, 14, 27, 40, 53]

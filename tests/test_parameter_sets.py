@@ -24,7 +24,7 @@ from telecine.bitstream.nal import NalUnits
 from telecine.container.demuxer import Demuxer
 from telecine.index.packet_index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
-from telecine.plan import make_plan
+from telecine.plan.decode_plan import make_plan
 from telecine.source.source import open_source
 
 FRAMES = 30

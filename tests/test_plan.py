@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from telecine.bitstream import Access
 from telecine.index.packet_index import PacketIndex
-from telecine.plan import DecodePlan, make_plan
+from telecine.plan.decode_plan import DecodePlan, make_plan
 from telecine.timeline import Timeline
 
 

@@ -19,7 +19,7 @@ from telecine.container.demuxer import Demuxer
 from telecine.errors import BackendUnavailable
 from telecine.index.packet_index import read_index
 from telecine.limits import Deadline, Limits
-from telecine.plan import Run, make_plan
+from telecine.plan.decode_plan import Run, make_plan
 from telecine.source.source import open_source
 
 BT709 = "colour_primaries=1:transfer_characteristics=1:matrix_coefficients=1:video_full_range_flag=1"

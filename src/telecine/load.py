@@ -20,7 +20,7 @@ from telecine.index.video_info import describe
 from telecine.limits import Deadline, Limits
 from telecine.options import shown
 from telecine.pixels import Geometry, Size, fit_size
-from telecine.plan import make_plan
+from telecine.plan.decode_plan import make_plan
 from telecine.sampling.select import Sampling, select
 from telecine.settings import choose
 from telecine.source.source import Source, open_source

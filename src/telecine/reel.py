@@ -30,7 +30,7 @@ from telecine.container.demuxer import Demuxer
 from telecine.errors import BackendUnavailable
 from telecine.index.packet_index import PacketIndex
 from telecine.limits import Deadline
-from telecine.plan import Run, spoiled
+from telecine.plan.decode_plan import Run, spoiled
 
 if TYPE_CHECKING:
     from av.container import OutputContainer
@@ -298,7 +298,7 @@ def _positions(index: PacketIndex, ordinals: np.ndarray[Any, np.dtype[np.int64]]
 
 
 def doubtful(index: PacketIndex, runs: Sequence[Run], lost: Set[int]) -> set[int]:
-    """The targets that are lost, or built on what is lost; see :func:`telecine.plan.spoiled`.
+    """The targets that are lost, or built on what is lost; see :func:`telecine.plan.decode_plan.spoiled`.
 
     Args:
         index: of the video.

@@ -34,7 +34,7 @@ from telecine.index.packet_index import PacketIndex
 from telecine.limits import Deadline, Limits
 from telecine.options import Option, check
 from telecine.pixels import Geometry
-from telecine.plan import DecodePlan
+from telecine.plan.decode_plan import DecodePlan
 from telecine.source.source import Source
 
 __all__ = [

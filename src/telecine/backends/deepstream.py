@@ -24,7 +24,7 @@ from telecine.backends.splice import Splice, parts_of, splices
 from telecine.errors import BackendUnavailable, DeadlineError
 from telecine.limits import Deadline
 from telecine.options import Option
-from telecine.plan import Run
+from telecine.plan.decode_plan import Run
 from telecine.reel import by_halves
 
 __all__ = ["DeepStreamBackend"]

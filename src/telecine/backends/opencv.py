@@ -17,7 +17,7 @@ from telecine.bitstream.hevc import is_progressive
 from telecine.cores import usable_cores
 from telecine.errors import BackendUnavailable, OptionsError
 from telecine.options import Option
-from telecine.plan import Run
+from telecine.plan.decode_plan import Run
 from telecine.reel import Reel, chapters, cut, doubtful, make_reel
 
 __all__ = ["OpenCVBackend"]

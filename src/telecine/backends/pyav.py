@@ -19,7 +19,7 @@ from telecine.container.demuxer import largest_coded
 from telecine.convert import Converter
 from telecine.cores import usable_cores
 from telecine.options import Option
-from telecine.plan import Run, spoiled
+from telecine.plan.decode_plan import Run, spoiled
 
 if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext

@@ -28,7 +28,7 @@ from telecine.bitstream import Access, allows_fields, scanner_for
 from telecine.bitstream.annexb import ByteStream
 from telecine.errors import BackendUnavailable
 from telecine.options import Option
-from telecine.plan import Run
+from telecine.plan.decode_plan import Run
 from telecine.reel import cut, doubtful
 
 __all__ = ["PyNvVideoCodecBackend"]

@@ -25,7 +25,7 @@ from telecine.bitstream.h264 import FrameNumbers, H264Scanner
 from telecine.bitstream.nal import nal_type
 from telecine.errors import BackendUnavailable
 from telecine.index.packet_index import PacketIndex
-from telecine.plan import Run
+from telecine.plan.decode_plan import Run
 from telecine.reel import chapters
 
 __all__ = ["Splice", "parts_of", "splices"]

@@ -15,7 +15,7 @@ from telecine.backends.labels import places
 from telecine.bitstream import Access
 from telecine.errors import BackendUnavailable
 from telecine.index.packet_index import PacketIndex
-from telecine.plan import DecodePlan
+from telecine.plan.decode_plan import DecodePlan
 
 __all__ = ["Batch", "batches"]
 

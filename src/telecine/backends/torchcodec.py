@@ -12,7 +12,7 @@ from telecine.backends.placing import HostRows, TorchRows
 from telecine.cores import usable_cores
 from telecine.errors import BackendUnavailable
 from telecine.options import Option
-from telecine.plan import Run
+from telecine.plan.decode_plan import Run
 from telecine.reel import STEP, Reel, by_halves, chapters, doubtful, make_reel
 
 if TYPE_CHECKING:
