@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from clips import read_number
-from telecine.convert import Converter
-from telecine.pixels import Geometry
+from telecine.pixels.filter_graph import Converter
+from telecine.pixels.geometry import Geometry
 
 __all__ = ["FakeDeepStream", "FakePyNvVideoCodec", "Tensor", "fake_torch", "install"]
 

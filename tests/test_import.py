@@ -20,7 +20,7 @@ LAYERS = [
     "options",
     "timeline limits cores sheet bitstream",
     "frames pixels sampling",
-    "convert progress",
+    "progress",
     "source",
     "container",
     "index",

@@ -28,7 +28,7 @@ from telecine.frames import VideoInfo
 from telecine.index.packet_index import PacketIndex
 from telecine.limits import Deadline
 from telecine.options import check
-from telecine.pixels import Geometry
+from telecine.pixels.geometry import Geometry
 from telecine.plan.decode_plan import make_plan
 from telecine.timeline import Timeline
 

@@ -13,7 +13,7 @@ import pytest
 
 from fake_driver.double import Double, check_frames, double_fixture, engine_fixture, numbers_at  # noqa: F401, fixtures
 from fake_driver.stream import Shape, gop
-from telecine.pixels import Geometry
+from telecine.pixels.geometry import Geometry
 
 
 @pytest.mark.parametrize(

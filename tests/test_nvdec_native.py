@@ -8,7 +8,7 @@ import pytest
 
 from fake_driver.double import HANDLES, Double, check_frames, double_fixture, engine_fixture, numbers_at  # noqa: F401, fixtures
 from fake_driver.stream import BAD, FIELD, IGNORED, INTRA, REFERENCE, SECOND, Coded, Shape, gop
-from telecine.pixels import Geometry
+from telecine.pixels.geometry import Geometry
 
 
 def test_every_frame_of_a_reordered_stream_is_labelled(double: Double) -> None:

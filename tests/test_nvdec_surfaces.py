@@ -15,7 +15,7 @@ from fake_driver.double import (
     engine_fixture,  # noqa: F401, fixtures
 )
 from fake_driver.stream import Shape, planes
-from telecine.pixels import Geometry
+from telecine.pixels.geometry import Geometry
 
 
 class Memory:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from clips import CLIPS
 from ffmpeg_cli import ffmpeg
-from telecine.convert import Converter
 from telecine.errors import OptionsError
-from telecine.pixels import Fit, Geometry, fit_size
+from telecine.pixels.filter_graph import Converter
+from telecine.pixels.geometry import Fit, Geometry, fit_size
 
 SIDE = st.integers(1, 5000)
 

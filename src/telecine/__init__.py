@@ -23,7 +23,7 @@ from telecine.frames import Frame, Frames, Report, VideoInfo
 from telecine.index.video_info import probe
 from telecine.limits import Limits
 from telecine.load import load
-from telecine.pixels import Fit
+from telecine.pixels.geometry import Fit
 from telecine.pool import Pool
 
 __version__ = "0.1.0"

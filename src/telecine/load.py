@@ -19,7 +19,7 @@ from telecine.index.packet_index import PacketIndex, read_index
 from telecine.index.video_info import describe
 from telecine.limits import Deadline, Limits
 from telecine.options import shown
-from telecine.pixels import Geometry, Size, fit_size
+from telecine.pixels.geometry import Geometry, Size, fit_size
 from telecine.plan.decode_plan import make_plan
 from telecine.sampling.select import Sampling, select
 from telecine.settings import choose

@@ -11,7 +11,7 @@ import pytest
 
 from fake_driver import build
 from fake_driver.stream import REFERENCE, Coded, Shape, expected
-from telecine.pixels import Geometry
+from telecine.pixels.geometry import Geometry
 
 CALLER_STREAM = 0x77
 _SHAPE = Shape()

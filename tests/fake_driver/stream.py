@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from telecine.pixels import Geometry
+from telecine.pixels.geometry import Geometry
 
 INTRA, REFERENCE, FIELD, SECOND, BAD, IGNORED = 1, 2, 4, 8, 16, 32
 

@@ -5,9 +5,9 @@ whether it works on this machine. There are two kinds. A *packet backend* execut
 planned packets and no others. A *whole-file backend* has a library that takes nothing but files: it gives that library
 the planned packets as a file in memory (:mod:`telecine.reel`). Both must keep these rules:
 
-- ``data[i]`` is frame ``plan.frames[i]``, at ``geometry``'s size, by the rule of :mod:`telecine.pixels`. A frame is
-  identified by the packet it came from or by its time. Where a library tells neither, by its number, and then the count
-  of all that came out must be proven to be that of the stream.
+- ``data[i]`` is frame ``plan.frames[i]``, at ``geometry``'s size, by the rule of :mod:`telecine.pixels.geometry`. A
+  frame is identified by the packet it came from or by its time. Where a library tells neither, by its number, and then
+  the count of all that came out must be proven to be that of the stream.
 - A frame that cannot be decoded, or that was built on a damaged one, is left out: ``kept[i]`` is False and its row
   undefined. It is never replaced by another.
 - Nothing decodable is not an error here: ``kept`` is all False, and the caller decides.
@@ -33,7 +33,7 @@ from telecine.frames import VideoInfo
 from telecine.index.packet_index import PacketIndex
 from telecine.limits import Deadline, Limits
 from telecine.options import Option, check
-from telecine.pixels import Geometry
+from telecine.pixels.geometry import Geometry
 from telecine.plan.decode_plan import DecodePlan
 from telecine.source.source import Source
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from telecine.backends import DecodeRequest
 from telecine.errors import BackendUnavailable
 from telecine.frames import VideoInfo
-from telecine.pixels import Geometry
+from telecine.pixels.geometry import Geometry
 
 if TYPE_CHECKING:
     import torch

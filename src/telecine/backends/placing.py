@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from telecine.backends import Decoded, DecodeRequest
 from telecine.backends.on_gpu import torch_memory
-from telecine.convert import Converter
-from telecine.pixels import Geometry
+from telecine.pixels.filter_graph import Converter
+from telecine.pixels.geometry import Geometry
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +36,7 @@ class _FromRgb(Geometry):
     subsampling: str = ""
 
     def filters(self, planar: bool = False) -> list[tuple[str, str]]:
-        """See :meth:`telecine.pixels.Geometry.filters`."""
+        """See :meth:`telecine.pixels.geometry.Geometry.filters`."""
         if not self.subsampling:
             return super().filters(planar)
         back = [("scale", "flags=area+accurate_rnd+full_chroma_inp"), ("format", f"pix_fmts={self.subsampling}")]

@@ -16,9 +16,9 @@ from telecine.backends.abreast import Progress, shares, two_at_a_time
 from telecine.bitstream import Access
 from telecine.bitstream.h264 import FrameNumbers
 from telecine.container.demuxer import largest_coded
-from telecine.convert import Converter
 from telecine.cores import usable_cores
 from telecine.options import Option
+from telecine.pixels.filter_graph import Converter
 from telecine.plan.decode_plan import Run, spoiled
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from telecine.frames import Frames, VideoInfo
 from telecine.index.packet_index import PacketIndex
 from telecine.limits import Deadline
 from telecine.load import Request
-from telecine.pixels import Size
+from telecine.pixels.geometry import Size
 from telecine.pool import Pool
 from telecine.sampling.select import Sampling, select
 from telecine.timeline import Timeline

@@ -16,7 +16,7 @@ from telecine.errors import LimitError
 from telecine.frames import Frames, VideoInfo
 from telecine.integrations.vllm.options import DecodeOptions
 from telecine.integrations.vllm.share import decode
-from telecine.pixels import Size, fit_size
+from telecine.pixels.geometry import Size, fit_size
 from telecine.sampling.policies import ClipFacts
 from telecine.timeline import Timeline
 

@@ -16,7 +16,7 @@ from telecine.errors import LimitError, OptionsError
 from telecine.frames import VideoInfo
 from telecine.integrations.sizes import FITS, processor_size
 from telecine.options import real, shown, whole
-from telecine.pixels import Fit, Size
+from telecine.pixels.geometry import Fit, Size
 
 __all__ = ["STARTUP_ONLY", "DecodeOptions", "default_device", "defaults"]
 

@@ -1,4 +1,4 @@
-"""Runs the rule of :mod:`telecine.pixels` on decoded pictures, with FFmpeg's filters."""
+"""Runs the rule of :mod:`telecine.pixels.geometry` on decoded pictures, with FFmpeg's filters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from telecine.pixels import Geometry
+from telecine.pixels.geometry import Geometry
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
