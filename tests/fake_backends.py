@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from telecine.backends import TABLE, BackendStatus, Decoded, DecodeRequest
+from telecine.backends.base import TABLE, BackendStatus, Decoded, DecodeRequest
 from telecine.budget import Cost
 
 __all__ = ["Gate", "fakes", "filled", "steps"]
@@ -98,7 +98,7 @@ class Gate:
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The backends ``fake``, ``costly`` and some broken ones, for one test."""
-    monkeypatch.setattr(sys.modules["telecine.backends"], "_made", {})
+    monkeypatch.setattr(sys.modules["telecine.backends.base"], "_made", {})
     table: dict[str, Any] = {
         "fake": "fake_backends:Fake",
         "costly": "fake_backends:Costly",

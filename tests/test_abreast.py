@@ -13,8 +13,9 @@ import pytest
 
 import telecine
 from clips import CLIPS
-from telecine.backends import abreast, pyav
-from telecine.backends.abreast import Progress, shares, two_at_a_time
+from telecine.backends.pyav import backend as pyav
+from telecine.backends.pyav import parallel_ranges as abreast
+from telecine.backends.pyav.parallel_ranges import Progress, shares, two_at_a_time
 from telecine.container.demuxer import Demuxer
 from telecine.errors import Cancelled, DeadlineError
 from telecine.index.packet_index import read_index

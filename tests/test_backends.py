@@ -16,12 +16,12 @@ import pytest
 
 import telecine
 from clips import CLIPS, Clip, read_number
-from telecine.backends import BackendStatus, Decoded, DecodeRequest, get
-from telecine.backends.pyav import PyAVBackend
+from telecine.backends.base import BackendStatus, Decoded, DecodeRequest, get
+from telecine.backends.pyav.backend import PyAVBackend
 from telecine.contract import CASES, Case, run
 
 # the package has a function of that name
-backends_module = importlib.import_module("telecine.backends")
+backends_module = importlib.import_module("telecine.backends.base")
 # read at once: the environment of a test is a clean one
 REQUIRED = {name for name in os.environ.get("TELECINE_REQUIRE_BACKENDS", "").split(",") if name}
 NAMES = list(backends_module.TABLE)

@@ -12,7 +12,7 @@ import pytest
 
 from clips import CLIPS
 from fake_backends import fakes
-from telecine.backends import get
+from telecine.backends.base import get
 from telecine.budget import Memory, cost_of, usable_memory
 from telecine.errors import LimitError
 from telecine.limits import Deadline
@@ -187,7 +187,7 @@ def test_the_cost_covers_what_a_decode_really_takes():
     script = """
 import sys
 from telecine import load
-from telecine.backends import get
+from telecine.backends.base import get
 from telecine.budget import cost_of
 from telecine.limits import Deadline
 from telecine.load import Host, Request, perform

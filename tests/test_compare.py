@@ -24,7 +24,7 @@ BAD = """
     import os, time
     from dataclasses import replace
     import numpy as np, telecine
-    from telecine.backends.pyav import PyAVBackend
+    from telecine.backends.pyav.backend import PyAVBackend
 
     class Neighbour(PyAVBackend):
         def decode(self, request):

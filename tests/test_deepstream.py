@@ -16,8 +16,9 @@ import pytest
 import telecine
 from clips import CLIPS, read_number
 from fake_nvidia import FakeDeepStream, fake_torch, install
-from telecine.backends import deepstream, placing
-from telecine.backends.deepstream import DeepStreamBackend
+from telecine.backends.deepstream import backend as deepstream
+from telecine.backends.deepstream.backend import DeepStreamBackend
+from telecine.backends.remux import output_buffers as placing
 from telecine.contract import CASES, Case, run
 from telecine.contract.clips import clip as contract_clip
 
@@ -34,7 +35,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeDeepStream]:
         package: Any = types.ModuleType("nvidia")
         package.deepstream_videodecode = library
         install(monkeypatch, nvidia=package, nvidia__deepstream_videodecode=library, torch=fake_torch())
-        monkeypatch.setitem(sys.modules["telecine.backends"]._made, "deepstream", DeepStreamBackend())
+        monkeypatch.setitem(sys.modules["telecine.backends.base"]._made, "deepstream", DeepStreamBackend())
         monkeypatch.setattr(deepstream, "_GRACE", 0.3)
         # the clips of the tests are smaller than what the hardware takes of HEVC
         monkeypatch.setitem(deepstream._SIDES, "hevc", (16, 8192))
@@ -310,7 +311,7 @@ def test_pool_size(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     load("h264_pyramid.mp4", num_frames=1, pool_size=option)
-    backend: Any = sys.modules["telecine.backends"]._made["deepstream"]
+    backend: Any = sys.modules["telecine.backends.base"]._made["deepstream"]
     assert backend._workers.size == size
 
 

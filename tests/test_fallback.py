@@ -10,7 +10,9 @@ import pytest
 
 import telecine
 from clips import CLIPS
-from telecine.backends import TABLE, BackendStatus, Decoded, DecodeRequest, fallback, get, nvdec
+from telecine.backends import auto as fallback
+from telecine.backends.base import TABLE, BackendStatus, Decoded, DecodeRequest, get
+from telecine.backends.nvdec import backend as nvdec
 from telecine.errors import BackendUnavailable
 from telecine.options import Option
 

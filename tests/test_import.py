@@ -25,7 +25,6 @@ LAYERS = [
     "container",
     "index",
     "plan",
-    "reel",
     "backends",
     "settings",
     "load",

@@ -386,7 +386,7 @@ def test_hevc_pictures_after_an_end_of_sequence_that_lead_nowhere_are_not_counte
 
 def test_memory_that_runs_out_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the frames do not fit, where the limits were raised on purpose."""
-    backend = sys.modules["telecine.backends"].get("pyav")
+    backend = sys.modules["telecine.backends.base"].get("pyav")
 
     def decode(request: Any) -> Any:
         raise MemoryError

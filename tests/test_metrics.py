@@ -19,7 +19,7 @@ import telecine.pool
 from clips import CLIPS
 from fake_backends import Gate, fakes, filled
 from telecine import DeadlineError, LimitError, Pool, TelecineError, load
-from telecine.backends import names
+from telecine.backends.base import names
 from telecine.metrics import METRICS, Metrics, Tracing
 from telecine.pool import job
 

@@ -18,10 +18,11 @@ from fake_driver.double import (
     engine_fixture,  # noqa: F401, fixtures
 )
 from fake_driver.stream import BAD, REFERENCE, Coded, Shape, gop
-from telecine.backends import DecodeRequest, on_gpu
-from telecine.backends import nvdec as backend
-from telecine.backends import stretches as stretches_module
-from telecine.backends.nvdec import NvdecBackend
+from telecine.backends import cuda_output as on_gpu
+from telecine.backends.base import DecodeRequest
+from telecine.backends.nvdec import backend
+from telecine.backends.nvdec import batches as stretches_module
+from telecine.backends.nvdec.backend import NvdecBackend
 from telecine.bitstream import Access
 from telecine.errors import BackendUnavailable, Cancelled, DeadlineError, OptionsError
 from telecine.frames import VideoInfo

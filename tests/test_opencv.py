@@ -11,7 +11,8 @@ import pytest
 
 import telecine
 from clips import CLIPS, read_number
-from telecine.backends import get, opencv
+from telecine.backends import opencv
+from telecine.backends.base import get
 from telecine.backends.opencv import OpenCVBackend
 from telecine.contract.clips import _encode, _painted, clip
 

@@ -16,11 +16,11 @@ import pytest
 
 import telecine
 from clips import CLIPS
-from telecine.backends.pyav import PyAVBackend
+from telecine.backends.pyav.backend import PyAVBackend
 from telecine.options import Option, check, real, shown, whole
 from telecine.settings import choose
 
-backends_module = importlib.import_module("telecine.backends")
+backends_module = importlib.import_module("telecine.backends.base")
 CLIP = CLIPS["base.mp4"]
 
 
@@ -227,7 +227,7 @@ def test_an_installed_package_is_found(tmp_path: Path) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-video\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[telecine.backends]\nacme = acme_video:Acme\n")
     (tmp_path / "acme_video.py").write_text(
-        "from telecine.backends.pyav import PyAVBackend\nclass Acme(PyAVBackend):\n    pass\n"
+        "from telecine.backends.pyav.backend import PyAVBackend\nclass Acme(PyAVBackend):\n    pass\n"
     )
     source = Path(telecine.__file__).parent.parent
     script = "import sys, telecine; print(telecine.load(sys.argv[1], num_frames=1, backend='acme').report.backend)"

@@ -16,8 +16,8 @@ import pytest
 import telecine
 from handmade import Bits, H264Stream, nal_unit
 from painting import paint
-from telecine.backends import get
-from telecine.backends.stretches import batches
+from telecine.backends.base import get
+from telecine.backends.nvdec.batches import batches
 from telecine.bitstream import Access, scanner_for
 from telecine.bitstream.extradata import in_band
 from telecine.bitstream.nal import NalUnits

@@ -290,7 +290,7 @@ def run_script(script, path, timeout=40):
     head = f"import os, sys, threading, time\nsys.path[:0] = {sys.path!r}\nPATH = {str(path)!r}\n" + textwrap.dedent("""
         import telecine
         from telecine import Pool
-        from telecine.backends import TABLE
+        from telecine.backends.base import TABLE
         from fake_backends import Gate, steps
         for name in ("Fake", "Costly"):
             TABLE[name.lower()] = f"fake_backends:{name}"

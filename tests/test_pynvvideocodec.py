@@ -19,8 +19,10 @@ import telecine
 from clips import CLIPS, read_number
 from fake_driver.double import Double, double_fixture, engine_fixture  # noqa: F401, fixtures
 from fake_nvidia import FakePyNvVideoCodec, install
-from telecine.backends import on_gpu, pynvvideocodec, surfaces
-from telecine.backends.pynvvideocodec import PyNvVideoCodecBackend
+from telecine.backends import cuda_output as on_gpu
+from telecine.backends.pynvvideocodec import backend as pynvvideocodec
+from telecine.backends.pynvvideocodec import surfaces
+from telecine.backends.pynvvideocodec.backend import PyNvVideoCodecBackend
 from telecine.bitstream.annexb import ByteStream
 from telecine.contract import CASES, Case, run
 from telecine.limits import Deadline
@@ -39,7 +41,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakePyNvVideoCodec]:
     def make(**faults: Any) -> FakePyNvVideoCodec:
         library = FakePyNvVideoCodec(**faults)
         install(monkeypatch, PyNvVideoCodec=library)
-        monkeypatch.setitem(sys.modules["telecine.backends"]._made, "pynvvideocodec", PyNvVideoCodecBackend())
+        monkeypatch.setitem(sys.modules["telecine.backends.base"]._made, "pynvvideocodec", PyNvVideoCodecBackend())
         return library
 
     for module in (pynvvideocodec, surfaces):
@@ -463,7 +465,7 @@ def test_hw_decoders_is_the_first_requests_word(
 def test_a_deadline_holds_while_all_decoders_are_busy(start: Callable[..., FakePyNvVideoCodec]) -> None:
     start()
     load(CLIP.path(), indices=[0], hw_decoders=1)
-    made: Any = sys.modules["telecine.backends"]._made["pynvvideocodec"]
+    made: Any = sys.modules["telecine.backends.base"]._made["pynvvideocodec"]
     assert made._decoders._places.acquire(timeout=1)
     with pytest.raises(telecine.DeadlineError, match="waiting for a hardware decoder"):
         load(CLIP.path(), num_frames=1, timeout=0.3)

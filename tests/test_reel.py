@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from clips import CLIPS, Clip
+from telecine.backends.remux.remux import STEP, by_halves, chapters, cut, doubtful, make_reel, only
 from telecine.container.demuxer import Demuxer
 from telecine.errors import BackendUnavailable
 from telecine.index.packet_index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
 from telecine.plan.decode_plan import Run, make_plan
-from telecine.reel import STEP, by_halves, chapters, cut, doubtful, make_reel, only
 from telecine.source.source import open_source
 
 DECODABLE = [

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from clips import CLIPS, read_number
-from telecine.backends import splice
-from telecine.backends.matroska import STEP, Block, matroska
-from telecine.backends.splice import Splice, parts_of, splices
+from telecine.backends.deepstream import bitstream_builder as splice
+from telecine.backends.deepstream.bitstream_builder import Splice, parts_of, splices
+from telecine.backends.deepstream.mkv_writer import STEP, Block, matroska
 from telecine.bitstream import Access
 from telecine.container.demuxer import Demuxer
 from telecine.errors import BackendUnavailable

@@ -115,7 +115,7 @@ def test_what_a_gpu_would_change_or_refuse_is_decoded_on_the_cpu(
     """A double of the GPU: it decodes on the CPU, and refuses AV1 as some GPUs do."""
     decoders = importlib.import_module("torchcodec.decoders")
     backend = importlib.import_module("telecine.backends.torchcodec")
-    placing = importlib.import_module("telecine.backends.placing")
+    placing = importlib.import_module("telecine.backends.remux.output_buffers")
     real, devices, ways = decoders.VideoDecoder, [], []
 
     def decoder(*args: Any, device: str, **options: Any) -> Any:
@@ -152,7 +152,7 @@ def test_a_gpu_that_is_not_there_is_said_before_decoding(torch: Any) -> None:
 @pytest.mark.parametrize("name", ["rotated90.mp4", "rotated270.mp4", "mirrored.mp4", "base.mp4"])
 def test_rows_of_a_tensor_are_turned_by_the_rule(torch: Any, name: str, pinned: bool) -> None:
     """As they are on a GPU, where nothing but the device differs: into its memory, or into the host's."""
-    from telecine.backends import placing
+    from telecine.backends.remux import output_buffers as placing
     from telecine.load import _geometry
 
     info = telecine.probe(CLIPS[name].path())

@@ -5,9 +5,9 @@ a video is; :func:`backends` says what works on this machine. Importing this pac
 nor a decoder library, and starts no thread.
 """
 
-from telecine.backends import BackendStatus, backends
-from telecine.backends.nvdec import stats as nvdec_stats
-from telecine.backends.nvdec import warm_up
+from telecine.backends.base import BackendStatus, backends
+from telecine.backends.nvdec.backend import stats as nvdec_stats
+from telecine.backends.nvdec.backend import warm_up
 from telecine.errors import (
     BackendUnavailable,
     Cancelled,

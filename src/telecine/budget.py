@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from telecine.backends import Backend, DecodeRequest
+from telecine.backends.base import Backend, DecodeRequest
 from telecine.errors import LimitError
 from telecine.frames import VideoInfo
 

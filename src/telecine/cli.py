@@ -18,7 +18,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 import telecine
-from telecine.backends import TABLE
+from telecine.backends.base import TABLE
 from telecine.benchmark import add_bench_arguments, bench
 from telecine.compare import Comparison, compare, write_sheet
 from telecine.doctor import describe, examine

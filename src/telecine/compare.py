@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 import telecine.errors as tree
-from telecine.backends import backends
+from telecine.backends.base import backends
 from telecine.errors import DeadlineError, DecodeError, OptionsError, TelecineError
 from telecine.frames import Frames, VideoInfo
 from telecine.index.video_info import look

@@ -9,7 +9,7 @@ from importlib import metadata
 from typing import Any
 
 import telecine
-from telecine.backends import backends
+from telecine.backends.base import backends
 from telecine.cores import usable_cores
 from telecine.output import table
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from telecine.backends import Backend, Decoded, DecodeRequest, get, ready
+from telecine.backends.base import Backend, Decoded, DecodeRequest, get, ready
 from telecine.container.demuxer import Demuxer
 from telecine.errors import DecodeError, LimitError, OptionsError
 from telecine.frames import Frames, Report, VideoInfo

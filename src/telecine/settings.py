@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from telecine.backends import TABLE, names
+from telecine.backends.base import TABLE, names
 from telecine.errors import OptionsError
 from telecine.options import shown
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from telecine.backends import BackendStatus, Decoded, DecodeRequest
-from telecine.backends.placing import HostRows
+from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
+from telecine.backends.remux.output_buffers import HostRows
+from telecine.backends.remux.remux import Reel, chapters, cut, doubtful, make_reel
 from telecine.bitstream import allows_fields
 from telecine.bitstream.annexb import ByteStream
 from telecine.bitstream.hevc import is_progressive
@@ -18,7 +19,6 @@ from telecine.cores import usable_cores
 from telecine.errors import BackendUnavailable, OptionsError
 from telecine.options import Option
 from telecine.plan.decode_plan import Run
-from telecine.reel import Reel, chapters, cut, doubtful, make_reel
 
 __all__ = ["OpenCVBackend"]
 
@@ -52,7 +52,7 @@ class OpenCVBackend:
     differences: Mapping[str, str] = {"noise": "OpenCV does not tell; the frames are as FFmpeg conceals the damage"}
 
     def status(self) -> BackendStatus:
-        """See :class:`telecine.backends.Backend`."""
+        """See :class:`telecine.backends.base.Backend`."""
         try:
             import cv2
         except Exception as error:
@@ -68,7 +68,7 @@ class OpenCVBackend:
         return BackendStatus("opencv", True, None, version)
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        """See :class:`telecine.backends.Backend`."""
+        """See :class:`telecine.backends.base.Backend`."""
         if request.device != "cpu":
             raise OptionsError(f'opencv decodes on the CPU alone, and device is {request.device!r}; use device="cpu"')
         rows = HostRows(request)

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from telecine.backends import BackendStatus, Decoded, DecodeRequest
-from telecine.backends.placing import HostRows, TorchRows
+from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
+from telecine.backends.remux.output_buffers import HostRows, TorchRows
+from telecine.backends.remux.remux import STEP, Reel, by_halves, chapters, doubtful, make_reel
 from telecine.cores import usable_cores
 from telecine.errors import BackendUnavailable
 from telecine.options import Option
 from telecine.plan.decode_plan import Run
-from telecine.reel import STEP, Reel, by_halves, chapters, doubtful, make_reel
 
 if TYPE_CHECKING:
     import torch
@@ -55,7 +55,7 @@ class TorchCodecBackend:
     differences: Mapping[str, str] = {"noise": "TorchCodec does not tell; the frames are as FFmpeg conceals the damage"}
 
     def status(self) -> BackendStatus:
-        """See :class:`telecine.backends.Backend`."""
+        """See :class:`telecine.backends.base.Backend`."""
         try:
             import torchcodec
             import torchcodec.decoders
@@ -65,7 +65,7 @@ class TorchCodecBackend:
         return BackendStatus("torchcodec", True, None, str(torchcodec.__version__))
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        """See :class:`telecine.backends.Backend`."""
+        """See :class:`telecine.backends.base.Backend`."""
         decoding = _Decoding(request)
         decoding.decode()
         return decoding.rows.decoded(tuple(sorted(decoding.notes)))

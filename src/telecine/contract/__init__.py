@@ -20,7 +20,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from telecine.backends import get
+from telecine.backends.base import get
 from telecine.contract.checks import CASES, Case, Subject, Unequal
 from telecine.errors import BackendUnavailable
 from telecine.settings import choose

@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import asdict
 
-from telecine.backends import ready
+from telecine.backends.base import ready
 from telecine.contract import CASES, run
 from telecine.errors import TelecineError
 from telecine.settings import choose

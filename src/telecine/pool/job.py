@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from telecine.backends import TABLE, Backend, DecodeRequest, names
+from telecine.backends.base import TABLE, Backend, DecodeRequest, names
 from telecine.budget import Lease, Memory, cost_of
 from telecine.cache import key_of, version_of
 from telecine.errors import Cancelled

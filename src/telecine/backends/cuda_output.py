@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from telecine.backends import DecodeRequest
+from telecine.backends.base import DecodeRequest
 from telecine.errors import BackendUnavailable
 from telecine.frames import VideoInfo
 from telecine.pixels.geometry import Geometry

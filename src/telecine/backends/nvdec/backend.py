@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from telecine.backends import BackendStatus, Decoded, DecodeRequest
-from telecine.backends.on_gpu import (
+from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
+from telecine.backends.cuda_output import (
     PIXEL_FORMATS,
     Memory,
     device_number,
@@ -26,7 +26,7 @@ from telecine.backends.on_gpu import (
     native_geometry,
     unconvertible,
 )
-from telecine.backends.stretches import batches
+from telecine.backends.nvdec.batches import batches
 from telecine.errors import BackendUnavailable, DeadlineError, OptionsError
 from telecine.options import Option
 
@@ -63,7 +63,7 @@ class NvdecBackend:
         }
 
     def status(self) -> BackendStatus:
-        """See :class:`telecine.backends.Backend`."""
+        """See :class:`telecine.backends.base.Backend`."""
         try:
             nvdec = extension()
         except ImportError as error:
@@ -75,7 +75,7 @@ class NvdecBackend:
             return BackendStatus("nvdec", False, str(error.args[0]), None)
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        """See :class:`telecine.backends.Backend`."""
+        """See :class:`telecine.backends.base.Backend`."""
         nvdec = extension()
         out = _output(request)
         device = device_number(request.device)

@@ -18,18 +18,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from telecine.backends import BackendStatus, Decoded, DecodeRequest
-from telecine.backends.labels import IN_ORDER, Watch, labels
-from telecine.backends.on_gpu import PIXEL_FORMATS, device_number, extension, inexact, unconvertible
-from telecine.backends.placing import HostRows
-from telecine.backends.surfaces import SurfaceRows, as_frame, surface_of
-from telecine.backends.warm import Decoder, Decoders, Refusal
+from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
+from telecine.backends.cuda_output import PIXEL_FORMATS, device_number, extension, inexact, unconvertible
+from telecine.backends.parser_order import IN_ORDER, Watch, labels
+from telecine.backends.pynvvideocodec.decoder_pool import Decoder, Decoders, Refusal
+from telecine.backends.pynvvideocodec.surfaces import SurfaceRows, as_frame, surface_of
+from telecine.backends.remux.output_buffers import HostRows
+from telecine.backends.remux.remux import cut, doubtful
 from telecine.bitstream import Access, allows_fields, scanner_for
 from telecine.bitstream.annexb import ByteStream
 from telecine.errors import BackendUnavailable
 from telecine.options import Option
 from telecine.plan.decode_plan import Run
-from telecine.reel import cut, doubtful
 
 __all__ = ["PyNvVideoCodecBackend"]
 
@@ -43,7 +43,7 @@ _ON_NVDEC = frozenset({"h264", "hevc", "vp8", "vp9"})
 _BATCH = 32
 """Packets that are made ready at a time: between them, calls of the library come back without much Python."""
 _DEINTERLACES = "it deinterlaces, where frames are due as they are, with both fields"
-_log = logging.getLogger("telecine.backends.pynvvideocodec")
+_log = logging.getLogger("telecine.backends.pynvvideocodec.backend")
 
 
 class PyNvVideoCodecBackend:
@@ -65,7 +65,7 @@ class PyNvVideoCodecBackend:
         self._decoders = Decoders()
 
     def status(self) -> BackendStatus:
-        """See :class:`telecine.backends.Backend`."""
+        """See :class:`telecine.backends.base.Backend`."""
         try:
             library = _library()
         except BackendUnavailable as error:
@@ -77,7 +77,7 @@ class PyNvVideoCodecBackend:
         return BackendStatus("pynvvideocodec", True, None, installed)
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        """See :class:`telecine.backends.Backend`."""
+        """See :class:`telecine.backends.base.Backend`."""
         library = _library()
         _require(request)
         rows = HostRows(request) if request.device == "cpu" else SurfaceRows(request)

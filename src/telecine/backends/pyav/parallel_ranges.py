@@ -10,7 +10,7 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 
-from telecine.backends import DecodeRequest
+from telecine.backends.base import DecodeRequest
 from telecine.bitstream.nal import PARAMETER_SETS, NalUnits, nal_type
 from telecine.errors import Cancelled
 from telecine.index.packet_index import PacketIndex

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from telecine.backends import Decoded, DecodeRequest
-from telecine.backends.on_gpu import Memory, device_number, extension, form, native_geometry
+from telecine.backends.base import Decoded, DecodeRequest
+from telecine.backends.cuda_output import Memory, device_number, extension, form, native_geometry
 from telecine.errors import BackendUnavailable
 
 __all__ = ["Surface", "SurfaceRows", "as_frame", "surface_of"]

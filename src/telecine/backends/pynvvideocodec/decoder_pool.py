@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from telecine.backends import DecodeRequest
+from telecine.backends.base import DecodeRequest
 from telecine.errors import BackendUnavailable
 
 __all__ = ["Decoder", "Decoders", "Refusal"]
@@ -21,7 +21,7 @@ _DECODERS = 2
 _WAIT = 0.1
 """Seconds between two looks at the deadline while all decoders are busy."""
 _REASON_LENGTH = 200
-_log = logging.getLogger("telecine.backends.pynvvideocodec")
+_log = logging.getLogger("telecine.backends.pynvvideocodec.backend")
 
 
 class Refusal(Exception):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from telecine.backends import Decoded, DecodeRequest
-from telecine.backends.on_gpu import torch_memory
+from telecine.backends.base import Decoded, DecodeRequest
+from telecine.backends.cuda_output import torch_memory
 from telecine.pixels.filter_graph import Converter
 from telecine.pixels.geometry import Geometry
 

@@ -2,7 +2,8 @@
 
 What its pool gives back is a tensor of frames in order, and how many: not which. So nothing is believed that cannot be
 proven. It is asked by number, never told to stop early, and believed if it decoded exactly as many pictures as there
-are (:mod:`telecine.backends.splice`); where it did not, parts are tried alone, and what stays unproven is lost.
+are (see :mod:`telecine.backends.deepstream.bitstream_builder`); where it did not, parts are tried alone, and what stays
+unproven is lost.
 
 It keeps decoders warm from one file to the next, and makes one anew only for another codec or another size. A decoder
 that was made for a stream that refers to fewer pictures then gives wrong ones, without a word. What is called a hint on
@@ -18,14 +19,14 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from telecine.backends import BackendStatus, Decoded, DecodeRequest
-from telecine.backends.placing import PinnedRows, TorchRows
-from telecine.backends.splice import Splice, parts_of, splices
+from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
+from telecine.backends.deepstream.bitstream_builder import Splice, parts_of, splices
+from telecine.backends.remux.output_buffers import PinnedRows, TorchRows
+from telecine.backends.remux.remux import by_halves
 from telecine.errors import BackendUnavailable, DeadlineError
 from telecine.limits import Deadline
 from telecine.options import Option
 from telecine.plan.decode_plan import Run
-from telecine.reel import by_halves
 
 __all__ = ["DeepStreamBackend"]
 
@@ -49,7 +50,7 @@ _INSTALL = (
     "python3-gst-1.0 gstreamer1.0-plugins-base gstreamer1.0-plugins-good gstreamer1.0-plugins-bad gstreamer1.0-libav "
     "libv4l-0), glibc 2.34 or newer, CUDA 13 with NPP, and torch for CUDA"
 )
-_log = logging.getLogger("telecine.backends.deepstream")
+_log = logging.getLogger("telecine.backends.deepstream.backend")
 
 
 class DeepStreamBackend:
@@ -73,7 +74,7 @@ class DeepStreamBackend:
         self._warned = False
 
     def status(self) -> BackendStatus:
-        """See :class:`telecine.backends.Backend`."""
+        """See :class:`telecine.backends.base.Backend`."""
         try:
             library = _library()
             import torch
@@ -86,7 +87,7 @@ class DeepStreamBackend:
         return BackendStatus("deepstream", True, None, str(library.__version__))
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        """See :class:`telecine.backends.Backend`."""
+        """See :class:`telecine.backends.base.Backend`."""
         colours = _refuse(request)
         rows = _rows(request)
         _Work(self._ready(request), request, rows, colours).decode()

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from telecine.backends import DecodeRequest
-from telecine.backends.labels import places
+from telecine.backends.base import DecodeRequest
+from telecine.backends.parser_order import places
 from telecine.bitstream import Access
 from telecine.errors import BackendUnavailable
 from telecine.index.packet_index import PacketIndex

@@ -16,9 +16,10 @@ from hashlib import blake2b
 
 import numpy as np
 
-from telecine.backends import DecodeRequest
-from telecine.backends.labels import labels
-from telecine.backends.matroska import Block, matroska
+from telecine.backends.base import DecodeRequest
+from telecine.backends.deepstream.mkv_writer import Block, matroska
+from telecine.backends.parser_order import labels
+from telecine.backends.remux.remux import chapters
 from telecine.bitstream import Access, Leading, scanner_for
 from telecine.bitstream.annexb import ByteStream
 from telecine.bitstream.h264 import FrameNumbers, H264Scanner
@@ -26,7 +27,6 @@ from telecine.bitstream.nal import nal_type
 from telecine.errors import BackendUnavailable
 from telecine.index.packet_index import PacketIndex
 from telecine.plan.decode_plan import Run
-from telecine.reel import chapters
 
 __all__ = ["Splice", "parts_of", "splices"]
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from telecine.backends import BackendStatus, Decoded, DecodeRequest
-from telecine.backends.abreast import Progress, shares, two_at_a_time
+from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
+from telecine.backends.pyav.parallel_ranges import Progress, shares, two_at_a_time
 from telecine.bitstream import Access
 from telecine.bitstream.h264 import FrameNumbers
 from telecine.container.demuxer import largest_coded
@@ -63,7 +63,7 @@ class PyAVBackend:
     }
 
     def status(self) -> BackendStatus:
-        """See :class:`telecine.backends.Backend`."""
+        """See :class:`telecine.backends.base.Backend`."""
         try:
             import av
         except ImportError as error:
@@ -71,7 +71,7 @@ class PyAVBackend:
         return BackendStatus("pyav", True, None, av.__version__)
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        """See :class:`telecine.backends.Backend`."""
+        """See :class:`telecine.backends.base.Backend`."""
         threads = _threads(request)
         count = len(request.plan.frames)
         height, width = request.geometry.height, request.geometry.width

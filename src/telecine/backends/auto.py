@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from telecine.backends import BackendStatus, Decoded, DecodeRequest, get
-from telecine.backends.nvdec import OUT, upload
+from telecine.backends.base import BackendStatus, Decoded, DecodeRequest, get
+from telecine.backends.nvdec.backend import OUT, upload
 from telecine.errors import BackendUnavailable
 from telecine.options import Option
 
@@ -26,7 +26,7 @@ class NvdecOrPyAV:
     }
 
     def status(self) -> BackendStatus:
-        """See :class:`telecine.backends.Backend`."""
+        """See :class:`telecine.backends.base.Backend`."""
         return replace(get("pyav").status(), name="auto")
 
     @property
@@ -35,7 +35,7 @@ class NvdecOrPyAV:
         return cast(Any, get("nvdec")).gauges
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        """See :class:`telecine.backends.Backend`."""
+        """See :class:`telecine.backends.base.Backend`."""
         on_gpu = replace(request, options={"out": request.options["out"]})
         try:
             decoded = get("nvdec").decode(on_gpu)

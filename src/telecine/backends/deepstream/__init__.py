@@ -1,0 +1,3 @@
+"""The DeepStream backend."""
+
+__all__: list[str] = []

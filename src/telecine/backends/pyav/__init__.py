@@ -1,0 +1,3 @@
+"""The CPU backend: FFmpeg decoders through PyAV."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""The PyNvVideoCodec backend."""
+
+__all__: list[str] = []
