@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from telecine.backends.base import TABLE, BackendStatus, Decoded, DecodeRequest
-from telecine.budget import Cost
+from telecine.pool.memory_budget import Cost
 
 __all__ = ["Gate", "fakes", "filled", "steps"]
 

@@ -13,10 +13,10 @@ import pytest
 from clips import CLIPS
 from fake_backends import fakes
 from telecine.backends.base import get
-from telecine.budget import Memory, cost_of, usable_memory
 from telecine.errors import LimitError
 from telecine.limits import Deadline
 from telecine.load import Host, Request, perform
+from telecine.pool.memory_budget import Memory, cost_of, usable_memory
 
 __all__ = ["fakes"]
 
@@ -188,7 +188,7 @@ def test_the_cost_covers_what_a_decode_really_takes():
 import sys
 from telecine import load
 from telecine.backends.base import get
-from telecine.budget import cost_of
+from telecine.pool.memory_budget import cost_of
 from telecine.limits import Deadline
 from telecine.load import Host, Request, perform
 class Look(Host):

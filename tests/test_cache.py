@@ -16,13 +16,13 @@ import pytest
 
 from clips import CLIPS, clips
 from telecine import LimitError, Limits, Pool, load
-from telecine.cache import IndexCache, key_of, version_of
 from telecine.container.demuxer import Demuxer
 from telecine.errors import DeadlineError, TelecineError
 from telecine.index.packet_index import read_index
 from telecine.index.video_info import describe
 from telecine.limits import Deadline
 from telecine.pool import job
+from telecine.pool.index_cache import IndexCache, key_of, version_of
 from telecine.source.source import open_source
 
 LIMITS = Limits()

@@ -28,7 +28,7 @@ LAYERS = [
     "backends",
     "settings",
     "load",
-    "budget cache metrics",
+    "metrics",
     "pool",
     "__init__",
     "live integrations output contract benchmark",

@@ -7,7 +7,7 @@ import pytest
 
 from pool_cases import MB
 from telecine import OptionsError, Pool
-from telecine.pool import means
+from telecine.pool import config as means
 
 
 @pytest.fixture

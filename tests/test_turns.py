@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from telecine.pool.turns import Claim, Turns
+from telecine.pool.scheduler import Claim, Turns
 
 
 class Clock:

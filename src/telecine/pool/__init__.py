@@ -1,7 +1,7 @@
 """Many requests at once: bounded threads, cores, memory and queue; deadlines that hold; one video walked only once.
 
 A request is a :class:`telecine.pool.job.Job`. :func:`telecine.load.perform` does it in a thread of
-:class:`telecine.pool.crew.Crew`, when :class:`telecine.pool.turns.Turns` says so.
+:class:`telecine.pool.workers.Crew`, when :class:`telecine.pool.scheduler.Turns` says so.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from telecine.frames import Frames
 from telecine.limits import Deadline
 from telecine.load import Request
 from telecine.metrics import METRICS
-from telecine.pool.crew import Crew, QueueFull
+from telecine.pool.config import LeaseVram, Means, positive
 from telecine.pool.job import Job, PoolFuture, label_of
-from telecine.pool.means import LeaseVram, Means, positive
 from telecine.pool.outcome import foreign
+from telecine.pool.workers import Crew, QueueFull
 
 __all__ = ["Pool", "PoolFuture", "PoolStatus"]
 

@@ -13,18 +13,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from telecine.backends.base import TABLE, Backend, DecodeRequest, names
-from telecine.budget import Lease, Memory, cost_of
-from telecine.cache import key_of, version_of
 from telecine.errors import Cancelled
 from telecine.frames import Frames
 from telecine.limits import Deadline, Limits
 from telecine.load import Facts, Host, Request, perform
 from telecine.metrics import METRICS, Tracing
-from telecine.pool.turns import Claim
+from telecine.pool.index_cache import key_of, version_of
+from telecine.pool.memory_budget import Lease, Memory, cost_of
+from telecine.pool.scheduler import Claim
 from telecine.source.source import Source
 
 if TYPE_CHECKING:
-    from telecine.pool.crew import Crew
+    from telecine.pool.workers import Crew
 
 __all__ = ["Job", "PoolFuture", "label_of"]
 

@@ -8,15 +8,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from telecine.budget import Memory
-from telecine.cache import IndexCache
 from telecine.errors import Cancelled, LimitError, OptionsError, TelecineError
 from telecine.frames import Frames
 from telecine.metrics import METRICS
+from telecine.pool.config import Means
+from telecine.pool.index_cache import IndexCache
 from telecine.pool.job import Job, PoolFuture
-from telecine.pool.means import Means
+from telecine.pool.memory_budget import Memory
 from telecine.pool.outcome import outcome, verdict
-from telecine.pool.turns import Turns
+from telecine.pool.scheduler import Turns
 
 __all__ = ["Crew", "QueueFull"]
 
