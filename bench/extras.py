@@ -24,7 +24,7 @@ _SIZE_TARGET = 1.2
 _PROBE_TARGET = 1.0
 """Seconds for the facts of a file of a gigabyte."""
 _PROBE_BYTES = 10**9
-_PROBE = (sys.executable, "-c", "import sys; from telecine.cli import main; sys.exit(main())", "probe", "--json")
+_PROBE = (sys.executable, "-c", "import sys; from telecine.cli.main import main; sys.exit(main())", "probe", "--json")
 _SHORT_SIDE = 360
 _MEMORY_THREADS = 4
 _FRAMES_PER_THREAD = 16

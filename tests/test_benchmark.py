@@ -9,8 +9,8 @@ import pytest
 
 from clips import CLIPS
 from telecine import OptionsError, Pool
-from telecine.benchmark import measure
-from telecine.cli import main
+from telecine.cli.bench import measure
+from telecine.cli.main import main
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_bad_usage_and_bad_files_have_their_exit_codes(arguments, code, capsys):
 
 
 def test_what_it_prints_of_a_url_holds_no_secret(path, capsys, monkeypatch):
-    module = importlib.import_module("telecine.benchmark")
+    module = importlib.import_module("telecine.cli.bench")
     real = module.measure
     monkeypatch.setattr(module, "measure", lambda pool, files, *rest: real(pool, [path], *rest))
     assert main(["bench", "https://me:secret@h.example/v.mp4?token=abc", "--seconds", "0.1", "--json"]) == 0

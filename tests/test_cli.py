@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import telecine.cli
+import telecine.cli.main
 from clips import CLIPS, read_number
 from telecine import backends, errors, load, probe
-from telecine.cli import main
+from telecine.cli.main import main
 from telecine.limits import Deadline
 
 BASE = str(CLIPS["base.mp4"].path())
@@ -40,7 +40,7 @@ def results(capsys, *arguments):
 
 def process(*arguments, **options):
     """The command in a process of its own."""
-    code = "import sys; from telecine.cli import main; sys.exit(main())"
+    code = "import sys; from telecine.cli.main import main; sys.exit(main())"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     return subprocess.Popen([sys.executable, "-W", "error", "-c", code, *arguments], **pipes)
 
@@ -153,7 +153,7 @@ def test_lost_frames_are_named_on_standard_error(capsys):
 
 
 def test_a_target_that_cannot_be_written_is_refused_before_the_video_is_opened(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(telecine.cli, "load", lambda *_, **__: pytest.fail("the video was opened"))
+    monkeypatch.setattr(telecine.cli.main, "load", lambda *_, **__: pytest.fail("the video was opened"))
     for target in (tmp_path / "absent" / "sheet.jpg", tmp_path / "film.mp4"):
         code, out, err = run(capsys, "sample", BASE, "-o", target)
         assert (code, out) == (2, "") and str(target) in err
@@ -181,7 +181,7 @@ def test_a_terminal_is_no_video(capsys, monkeypatch):
 
 def test_credentials_and_query_of_a_url_are_not_shown(capsys, monkeypatch):
     info = probe(BASE)
-    monkeypatch.setattr(telecine.cli, "probe", lambda *_, **__: info)
+    monkeypatch.setattr(telecine.cli.main, "probe", lambda *_, **__: info)
     out = results(capsys, "probe", "https://user:secret@example.org/a/clip.mp4?token=secret")
     assert "clip.mp4" in out and "secret" not in out
 
@@ -201,7 +201,7 @@ def test_every_error_is_one_line_and_the_exit_code_of_its_class(capsys, monkeypa
     def fail(*_, **__):
         raise kind("what, and what to do")
 
-    monkeypatch.setattr(telecine.cli, "load", fail)
+    monkeypatch.setattr(telecine.cli.main, "load", fail)
     code, out, err = run(capsys, "sample", BASE, "-o", tmp_path / "sheet.jpg")
     assert (code, out, err) == (kind.exit_code, "", "telecine: what, and what to do\n")
     assert list(tmp_path.iterdir()) == []
@@ -257,7 +257,7 @@ def test_ctrl_c_is_quiet_and_leaves_nothing_behind(capsys, monkeypatch, tmp_path
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(telecine.cli, "load", interrupted)
+    monkeypatch.setattr(telecine.cli.main, "load", interrupted)
     assert run(capsys, "sample", BASE, "-o", tmp_path / "frames") == (130, "", "")
     assert list(tmp_path.iterdir()) == []
 
@@ -292,7 +292,7 @@ def test_a_full_disk_behind_standard_output_is_an_error():
 
 def shell(line):
     """The exit code and both outputs of a line in which "telecine" stands for the command."""
-    script = f"{sys.executable} -W error -c 'import sys; from telecine.cli import main; sys.exit(main())'"
+    script = f"{sys.executable} -W error -c 'import sys; from telecine.cli.main import main; sys.exit(main())'"
     done = subprocess.run(["sh", "-c", line.replace("telecine", script)], capture_output=True, timeout=60)
     return done.returncode, done.stdout, done.stderr
 
@@ -336,14 +336,14 @@ def test_doctor_says_of_every_backend_whether_it_works(capsys, monkeypatch):
 
 def test_doctor_names_what_is_missing_and_still_succeeds(capsys, monkeypatch):
     broken = backends()[0].__class__("nobody", False, "nobody is not installed: pip install nobody", None)
-    monkeypatch.setattr("telecine.doctor.backends", lambda: [broken])
+    monkeypatch.setattr("telecine.cli.doctor.backends", lambda: [broken])
     out = results(capsys, "doctor")
     assert "nobody  not usable: nobody is not installed: pip install nobody" in out
     assert "no TELECINE_ variable is set" in out
 
 
 def test_doctor_does_not_import_torch():
-    script = "import sys; from telecine.cli import main; main(['doctor']); sys.exit('torch' in sys.modules)"
+    script = "import sys; from telecine.cli.main import main; main(['doctor']); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], stdout=subprocess.DEVNULL).returncode == 0
 
 
@@ -353,7 +353,7 @@ def test_doctor_does_not_import_torch():
 def test_telecine_log_shows_what_the_package_logs(capsys, monkeypatch):
     monkeypatch.setenv("TELECINE_LOG", "debug")
     code, _, err = run(capsys, "sample", BASE)
-    assert code == 0 and "telecine.cli: decode took" in err
+    assert code == 0 and "telecine.cli.main: decode took" in err
     assert logging.getLogger("telecine").handlers == []
     monkeypatch.setenv("TELECINE_LOG", "error")
     results(capsys, "sample", BASE)
@@ -372,7 +372,7 @@ def test_telecine_backend_and_device_are_the_defaults(capsys, monkeypatch):
 
 
 def test_progress_can_be_had_where_there_is_no_terminal(capsys, monkeypatch):
-    monkeypatch.setattr("telecine.progress._PATIENCE", -1.0)
+    monkeypatch.setattr("telecine.cli.progress._PATIENCE", -1.0)
     code, out, err = run(capsys, "sample", BASE, "--progress")
     assert code == 0 and err == "opening the source  0 s\n" and "opening" not in out
     results(capsys, "sample", BASE)
@@ -380,7 +380,7 @@ def test_progress_can_be_had_where_there_is_no_terminal(capsys, monkeypatch):
 
 def test_the_deadline_of_a_command_is_its_timeout(capsys, monkeypatch):
     info, seen = probe(BASE), []
-    monkeypatch.setattr(telecine.cli, "probe", lambda _, timeout: seen.append(timeout) or info)
+    monkeypatch.setattr(telecine.cli.main, "probe", lambda _, timeout: seen.append(timeout) or info)
     results(capsys, "probe", BASE, "--timeout", "2.5")
     assert isinstance(seen[0], Deadline) and seen[0].seconds == 2.5
 

@@ -15,7 +15,7 @@ import pytest
 
 import telecine
 from clips import CLIPS
-from telecine.compare import compare
+from telecine.cli.compare import compare
 
 SOURCE = Path(telecine.__file__).parent.parent
 CLIP = CLIPS["h264_pyramid.mp4"]
@@ -60,8 +60,8 @@ def run(tmp_path: Path, *arguments: str, seconds: float = 120, **bad: str) -> su
     (info / "entry_points.txt").write_text(f"[telecine.backends]\n{points}\n")
     (tmp_path / "bad_video.py").write_text(textwrap.dedent(BAD))
     script = (
-        "import sys, telecine.compare; from telecine.cli import main; "
-        f"telecine.compare._SECONDS = {seconds}; sys.exit(main(sys.argv[1:]))"
+        "import sys, telecine.cli.compare; from telecine.cli.main import main; "
+        f"telecine.cli.compare._SECONDS = {seconds}; sys.exit(main(sys.argv[1:]))"
     )
     return subprocess.run(
         [sys.executable, "-c", script, "compare", *arguments],

@@ -20,7 +20,6 @@ LAYERS = [
     "options",
     "timeline limits cores sheet bitstream",
     "frames pixels sampling",
-    "progress",
     "source",
     "container",
     "index",
@@ -31,9 +30,8 @@ LAYERS = [
     "metrics",
     "pool",
     "__init__",
-    "live integrations output contract benchmark",
-    "doctor compare",
-    "cli server",
+    "integrations contract",
+    "cli",
     "__main__",
 ]
 """Every module or folder of the package, from the bottom up; each imports only from layers below its own."""

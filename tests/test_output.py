@@ -12,8 +12,8 @@ from PIL import Image
 
 from clips import CLIPS, read_number
 from telecine import DeadlineError, OptionsError, load
+from telecine.cli.writers import as_document, claim, claim_sheet, save_sheet
 from telecine.limits import Deadline
-from telecine.output import as_document, claim, claim_sheet, save_sheet
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pytest
 
 from clips import CLIPS
 from telecine import load, probe
+from telecine.cli.progress import Progress
 from telecine.limits import Deadline
-from telecine.progress import Progress
 
 
 class Terminal(io.StringIO):

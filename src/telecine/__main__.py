@@ -2,7 +2,7 @@
 
 import sys
 
-from telecine.cli import main
+from telecine.cli.main import main
 
 __all__: list[str] = []
 

@@ -24,7 +24,7 @@ from vllm.multimodal.media.connector import merge_media_io_kwargs
 from vllm.multimodal.video import VIDEO_LOADER_REGISTRY
 
 import telecine
-from telecine.cli import main
+from telecine.cli.main import main
 from telecine.integrations.vllm import plugin, register, share, state
 
 register()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from telecine import Fit
-from telecine.cli import main
+from telecine.cli.main import main
 from telecine.errors import LimitError, OptionsError
 from telecine.integrations.vllm import plugin
 from telecine.integrations.vllm.guard import configured_for_gpu

@@ -23,13 +23,13 @@ import numpy.typing as npt
 
 import telecine.errors as tree
 from telecine.backends.base import backends
+from telecine.cli.writers import save_sheet
 from telecine.errors import DeadlineError, DecodeError, OptionsError, TelecineError
 from telecine.frames import Frames, VideoInfo
 from telecine.index.video_info import look
 from telecine.limits import Deadline, Limits
 from telecine.load import load
 from telecine.options import shown, whole
-from telecine.output import save_sheet
 from telecine.settings import choose
 from telecine.source.source import open_source
 
@@ -188,7 +188,7 @@ def _in_process(name: str, device: str, path: str, job: _Job, deadline: Deadline
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "telecine.compare"],
+                [sys.executable, "-m", "telecine.cli.compare"],
                 input=json.dumps(told).encode(), capture_output=True, timeout=seconds, env=environment,
             )  # fmt: skip
         except subprocess.TimeoutExpired:

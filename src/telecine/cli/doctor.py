@@ -10,8 +10,8 @@ from typing import Any
 
 import telecine
 from telecine.backends.base import backends
+from telecine.cli.writers import table
 from telecine.cores import usable_cores
-from telecine.output import table
 
 __all__ = ["describe", "examine"]
 

@@ -19,16 +19,16 @@ from typing import Any, TypeVar
 
 import telecine
 from telecine.backends.base import TABLE
-from telecine.benchmark import add_bench_arguments, bench
-from telecine.compare import Comparison, compare, write_sheet
-from telecine.doctor import describe, examine
+from telecine.cli.bench import add_bench_arguments, bench
+from telecine.cli.compare import Comparison, compare, write_sheet
+from telecine.cli.doctor import describe, examine
+from telecine.cli.progress import Progress
+from telecine.cli.writers import as_document, claim, claim_sheet, is_folder, plain, table
 from telecine.errors import BackendUnavailable, OptionsError, TelecineError
 from telecine.frames import Frames, VideoInfo
 from telecine.index.video_info import probe
 from telecine.limits import Deadline
 from telecine.load import load
-from telecine.output import as_document, claim, claim_sheet, is_folder, plain, table
-from telecine.progress import Progress
 from telecine.sampling.policies import POLICIES
 from telecine.sampling.select import KEY_FRAMES
 from telecine.source.urls import printable, shown_source
@@ -46,7 +46,7 @@ _EXIT_CODES = """\
 exit codes: 0 done, 1 compare: a frame was taken for another, 2 wrong usage, 3 bad video, 4 over a limit,
 5 backend not usable, 6 timeout, 130 interrupted
 """
-_log = logging.getLogger("telecine.cli")
+_log = logging.getLogger("telecine.cli.main")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
