@@ -18,7 +18,7 @@ import telecine
 from clips import CLIPS, Clip, read_number
 from telecine.backends.base import BackendStatus, Decoded, DecodeRequest, get
 from telecine.backends.pyav.backend import PyAVBackend
-from telecine.contract import CASES, Case, run
+from telecine.testing import CASES, Case, run
 
 # the package has a function of that name
 backends_module = importlib.import_module("telecine.backends.base")

@@ -19,8 +19,8 @@ from fake_nvidia import FakeDeepStream, fake_torch, install
 from telecine.backends.deepstream import backend as deepstream
 from telecine.backends.deepstream.backend import DeepStreamBackend
 from telecine.backends.remux import output_buffers as placing
-from telecine.contract import CASES, Case, run
-from telecine.contract.clips import clip as contract_clip
+from telecine.testing import CASES, Case, run
+from telecine.testing.clips import clip as contract_clip
 
 CLIP = CLIPS["h264_pyramid.mp4"]
 _REFUSED = {"ten-bit", "interlaced", "odd-size"}

@@ -30,7 +30,7 @@ LAYERS = [
     "metrics",
     "pool",
     "__init__",
-    "integrations contract",
+    "integrations testing",
     "cli",
     "__main__",
 ]

@@ -14,7 +14,7 @@ from clips import CLIPS, read_number
 from telecine.backends import opencv
 from telecine.backends.base import get
 from telecine.backends.opencv import OpenCVBackend
-from telecine.contract.clips import _encode, _painted, clip
+from telecine.testing.clips import _encode, _painted, clip
 
 cv2 = pytest.importorskip("cv2")
 

@@ -240,8 +240,8 @@ def test_an_installed_package_is_found(tmp_path: Path) -> None:
 
 def test_the_contract_asks_for_a_device_before_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
     """Or each case would wait for a thread that has failed."""
-    from telecine.contract import CASES, run
-    from telecine.contract.__main__ import main
+    from telecine.testing import CASES, run
+    from telecine.testing.__main__ import main
 
     with pytest.raises(telecine.OptionsError, match="device is 'tpu'"):
         run(CASES[0], "pyav", "tpu")

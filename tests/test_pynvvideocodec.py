@@ -24,8 +24,8 @@ from telecine.backends.pynvvideocodec import backend as pynvvideocodec
 from telecine.backends.pynvvideocodec import surfaces
 from telecine.backends.pynvvideocodec.backend import PyNvVideoCodecBackend
 from telecine.bitstream.annexb import ByteStream
-from telecine.contract import CASES, Case, run
 from telecine.limits import Deadline
+from telecine.testing import CASES, Case, run
 
 CLIP = CLIPS["h264_pyramid.mp4"]
 CODE = b"\0\0\0\1"

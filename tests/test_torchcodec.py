@@ -13,7 +13,7 @@ import pytest
 import telecine
 from clips import CLIPS
 from telecine.backends.torchcodec import TorchCodecBackend
-from telecine.contract.clips import clip
+from telecine.testing.clips import clip
 
 
 def test_missing_ffmpeg_libraries_are_one_line_and_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import telecine
-from telecine.contract import CASES, run
+from telecine.testing import CASES, run
 
 HERE = Path(__file__).resolve().parent
 MEASURED = HERE / "measured.json"

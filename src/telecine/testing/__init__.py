@@ -2,7 +2,7 @@
 
 ::
 
-    python -m telecine.contract NAME            # says of each case what came out; the exit code is 1 if one fails
+    python -m telecine.testing NAME            # says of each case what came out; the exit code is 1 if one fails
 
     for case in CASES:                          # or in a test
         outcome = run(case, "mybackend")
@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from telecine.backends.base import get
-from telecine.contract.checks import CASES, Case, Subject, Unequal
 from telecine.errors import BackendUnavailable
 from telecine.settings import choose
+from telecine.testing.cases import CASES, Case, Subject, Unequal
 
 __all__ = ["CASES", "Case", "Outcome", "run"]
 

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from telecine.contract.clips import CLIPS, Clip, clip
-from telecine.contract.painting import read
 from telecine.errors import (
     Cancelled,
     DeadlineError,
@@ -26,6 +24,8 @@ from telecine.errors import (
 from telecine.frames import Frames
 from telecine.limits import Deadline, Limits
 from telecine.load import load
+from telecine.testing.clips import CLIPS, Clip, clip
+from telecine.testing.test_pattern import read
 
 __all__ = ["CASES", "Case", "Subject", "Unequal"]
 

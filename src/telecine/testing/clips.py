@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from telecine.contract.painting import paint
+from telecine.testing.test_pattern import paint
 
 __all__ = ["CLIPS", "Clip", "clip"]
 

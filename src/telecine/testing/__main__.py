@@ -1,4 +1,4 @@
-"""``python -m telecine.contract NAME [--device DEVICE] [--json]``: run the suite over a backend."""
+"""``python -m telecine.testing NAME [--device DEVICE] [--json]``: run the suite over a backend."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import sys
 from dataclasses import asdict
 
 from telecine.backends.base import ready
-from telecine.contract import CASES, run
 from telecine.errors import TelecineError
 from telecine.settings import choose
+from telecine.testing import CASES, run
 
 __all__ = ["main"]
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the suite, and print an outcome a line."""
-    parser = argparse.ArgumentParser(prog="python -m telecine.contract", description="Run the contract of a backend.")
+    parser = argparse.ArgumentParser(prog="python -m telecine.testing", description="Run the contract of a backend.")
     parser.add_argument("backend", metavar="NAME")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:N")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
