@@ -8,7 +8,7 @@ import random
 import pytest
 
 from telecine.errors import OptionsError
-from telecine.integrations.sizes import FITS, processor_size
+from telecine.integrations.processor_sizes import FITS, processor_size
 
 
 @pytest.mark.parametrize(

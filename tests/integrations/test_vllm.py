@@ -25,7 +25,8 @@ from vllm.multimodal.video import VIDEO_LOADER_REGISTRY
 
 import telecine
 from telecine.cli.main import main
-from telecine.integrations.vllm import plugin, register, share, state
+from telecine.integrations.vllm import decode_pool as share
+from telecine.integrations.vllm import plugin, register, state
 
 register()
 SAMPLERS = sorted(set(VIDEO_LOADER_REGISTRY.name2class) - {"telecine", "pynvvideocodec"})

@@ -14,7 +14,7 @@ from telecine import Fit
 from telecine.cli.main import main
 from telecine.errors import LimitError, OptionsError
 from telecine.integrations.vllm import plugin
-from telecine.integrations.vllm.guard import configured_for_gpu
+from telecine.integrations.vllm.gpu_memory_guard import configured_for_gpu
 from telecine.integrations.vllm.options import STARTUP_ONLY, DecodeOptions, defaults
 
 HD: Any = SimpleNamespace(width=1920, height=1080)
@@ -128,7 +128,7 @@ def test_a_fork_in_the_middle_of_making_a_pool_does_not_lock_the_child():
     """vLLM forks its workers when it likes."""
     code = """
         import os, warnings
-        from telecine.integrations.vllm import share
+        from telecine.integrations.vllm import decode_pool as share
         warnings.simplefilter("ignore")
         with share._lock:
             child = os.fork()

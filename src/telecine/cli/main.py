@@ -348,7 +348,7 @@ def _comparison(name: str, found: Comparison) -> Iterator[str]:
 
 def _doctor(arguments: argparse.Namespace) -> Iterable[str]:
     if arguments.vllm:
-        from telecine.integrations.vllm.report import report
+        from telecine.integrations.vllm.doctor import report
 
         text, is_on = report(arguments.json)
         arguments.exit_code = 0 if is_on else BackendUnavailable.exit_code

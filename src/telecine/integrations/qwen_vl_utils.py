@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from telecine.errors import BackendUnavailable
 from telecine.frames import VideoInfo
-from telecine.integrations.ruled import ask
+from telecine.integrations.callback_sampling import ask
 from telecine.limits import Limits
 from telecine.pool import Pool
 from telecine.sampling.policies import ClipFacts

@@ -16,8 +16,8 @@ import numpy as np
 
 from telecine.errors import BackendUnavailable
 from telecine.frames import Frames, VideoInfo
-from telecine.integrations.ruled import ask
-from telecine.integrations.sizes import processor_size
+from telecine.integrations.callback_sampling import ask
+from telecine.integrations.processor_sizes import processor_size
 from telecine.limits import Limits
 from telecine.pool import Pool
 from telecine.sampling.policies import ClipFacts
@@ -38,7 +38,7 @@ def install(
 
     Args:
         fit: decode at the size that a model's processor makes: "qwen3_vl"; see
-            :data:`telecine.integrations.sizes.FITS`. The video's own size when omitted.
+            :data:`telecine.integrations.processor_sizes.FITS`. The video's own size when omitted.
         max_pixels: the processor's budget, ``size["longest_edge"]``, where it is not that of the released checkpoints.
         device: as for :func:`telecine.load`.
         limits: likewise. They hold for URLs given to processors; ``load_video`` fetches by itself.

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from telecine.errors import LimitError
 from telecine.frames import Frames, VideoInfo
+from telecine.integrations.vllm.decode_pool import decode
 from telecine.integrations.vllm.options import DecodeOptions
-from telecine.integrations.vllm.share import decode
 from telecine.pixels.geometry import Size, fit_size
 from telecine.sampling.policies import ClipFacts
 from telecine.timeline import Timeline

@@ -8,8 +8,8 @@ from typing import Any
 from telecine.errors import OptionsError
 from telecine.frames import Frames, VideoInfo
 from telecine.integrations.vllm.codec import check_source, size_within_budget
+from telecine.integrations.vllm.decode_pool import decode
 from telecine.integrations.vllm.options import DecodeOptions
-from telecine.integrations.vllm.share import decode
 from telecine.sampling.policies import policy_defaults
 from telecine.sampling.select import KEY_FRAMES, Sampling, select
 from telecine.timeline import Timeline

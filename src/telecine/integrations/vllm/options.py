@@ -14,7 +14,7 @@ from typing import Any
 
 from telecine.errors import LimitError, OptionsError
 from telecine.frames import VideoInfo
-from telecine.integrations.sizes import FITS, processor_size
+from telecine.integrations.processor_sizes import FITS, processor_size
 from telecine.options import real, shown, whole
 from telecine.pixels.geometry import Fit, Size
 
@@ -46,7 +46,7 @@ class DecodeOptions:
     device: str = "cpu"
     """"cpu", "cuda" or "cuda:N": what decodes. The frames come back in host memory in any case."""
     pool_size: int | None = None
-    """How much is decoded at a time; see :mod:`telecine.integrations.vllm.share`. The first clip decides."""
+    """How much is decoded at a time; see :mod:`telecine.integrations.vllm.decode_pool`. The first clip decides."""
     timeout_sec: float = _TIMEOUT
     """Seconds for one clip, waiting included."""
     hw_decoders: int | None = None
@@ -58,7 +58,7 @@ class DecodeOptions:
     size: Any = None
     """(height, width) of the frames, or the length of their short side."""
     fit: str | None = None
-    """The size that a model's processor makes; see :data:`telecine.integrations.sizes.FITS`."""
+    """The size that a model's processor makes; see :data:`telecine.integrations.processor_sizes.FITS`."""
     max_pixels: int | None = None
     """Pixels of a frame at most; with ``fit``, the budget of its rule."""
 

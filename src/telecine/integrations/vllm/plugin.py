@@ -91,7 +91,7 @@ def _enter_loader() -> None:
 
 
 def _enter_classes() -> None:
-    from telecine.integrations.vllm.classes import WRAPPERS
+    from telecine.integrations.vllm.patched_loaders import WRAPPERS
 
     registry = _module("vllm.multimodal.video", "VIDEO_LOADER_REGISTRY").VIDEO_LOADER_REGISTRY
     failed = []
@@ -115,7 +115,7 @@ def _enter_connector() -> None:
 
 
 def _enter_guard() -> None:
-    from telecine.integrations.vllm.guard import guarded_io, reserving
+    from telecine.integrations.vllm.gpu_memory_guard import guarded_io, reserving
 
     connector = _module("vllm.multimodal.media.connector", "MODALITY_IO_MAP")
     config = _module("vllm.config.multimodal", "MultiModalConfig").MultiModalConfig

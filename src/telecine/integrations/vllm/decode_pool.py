@@ -14,7 +14,7 @@ from typing import Any
 
 from telecine.errors import LimitError
 from telecine.frames import Frames
-from telecine.integrations.ruled import Rule, ask
+from telecine.integrations.callback_sampling import Rule, ask
 from telecine.integrations.vllm.options import DecodeOptions
 from telecine.pool import Pool
 
@@ -67,7 +67,7 @@ def decode(rule: Rule, data: Any, options: DecodeOptions, errors: str = "recover
     """Decode what a rule chooses, when its turn comes, and wait for it.
 
     Args:
-        rule: see :class:`~telecine.integrations.ruled.RuledRequest`.
+        rule: see :class:`~telecine.integrations.callback_sampling.RuledRequest`.
         data: the encoded video.
         options: how.
         errors: as for :func:`telecine.load`.
