@@ -246,7 +246,7 @@ def _index_share(path: str, indices: list[int], rounds: int) -> float:
 
 
 def _machine() -> dict[str, Any]:
-    from telecine.cores import usable_cores
+    from telecine.system import usable_cores
 
     info = Path("/proc/cpuinfo").read_text()
     model = re.search(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)

@@ -48,8 +48,8 @@ from cases import say  # noqa: E402
 
 import telecine  # noqa: E402
 from telecine import Pool, TelecineError, load  # noqa: E402
-from telecine.cores import usable_cores  # noqa: E402
 from telecine.pool.job import Job  # noqa: E402
+from telecine.system import usable_cores  # noqa: E402
 
 CALLERS = 16
 COUNT = 8

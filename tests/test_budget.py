@@ -15,7 +15,7 @@ from fake_backends import fakes
 from telecine.backends.base import get
 from telecine.errors import LimitError
 from telecine.limits import Deadline
-from telecine.load import Host, Request, perform
+from telecine.pipeline import Host, Request, perform
 from telecine.pool.memory_budget import Memory, cost_of, usable_memory
 
 __all__ = ["fakes"]
@@ -190,7 +190,7 @@ from telecine import load
 from telecine.backends.base import get
 from telecine.pool.memory_budget import cost_of
 from telecine.limits import Deadline
-from telecine.load import Host, Request, perform
+from telecine.pipeline import Host, Request, perform
 class Look(Host):
     def room(self, decode, backend):
         costs.append(cost_of(decode, backend, 2).host)

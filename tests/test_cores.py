@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from telecine.cores import usable_cores
+from telecine.system import usable_cores
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from telecine.backends import auto as fallback
 from telecine.backends.base import TABLE, BackendStatus, Decoded, DecodeRequest, get
 from telecine.backends.nvdec import backend as nvdec
 from telecine.errors import BackendUnavailable
-from telecine.options import Option
+from telecine.validation import Option
 
 
 class OnGpu:

@@ -17,8 +17,8 @@ import telecine
 PACKAGE = Path(telecine.__file__).parent
 LAYERS = [
     "errors",
-    "options",
-    "timeline limits cores sheet bitstream",
+    "validation",
+    "timeline limits system contact_sheet bitstream",
     "frames pixels sampling",
     "source",
     "container",
@@ -26,7 +26,7 @@ LAYERS = [
     "plan",
     "backends",
     "settings",
-    "load",
+    "pipeline",
     "metrics",
     "pool",
     "__init__",
@@ -36,7 +36,7 @@ LAYERS = [
 ]
 """Every module or folder of the package, from the bottom up; each imports only from layers below its own."""
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer.split()}
-LAZY = {("frames", "sheet")}
+LAZY = {("frames", "contact_sheet")}
 HEAVY = set("av torch cuda httpx httpcore PIL cv2 torchcodec transformers vllm prometheus_client".split())
 
 
@@ -98,7 +98,7 @@ def fresh():
 
 def test_importing_the_package_imports_nothing_heavy(fresh):
     loaded, _ = fresh
-    assert "telecine.load" in loaded
+    assert "telecine.pipeline" in loaded
     assert {name.split(".")[0] for name in loaded} & HEAVY == set()
 
 

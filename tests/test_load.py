@@ -89,7 +89,7 @@ def test_stages_add_up_to_the_whole_request(monkeypatch: pytest.MonkeyPatch) -> 
     """Planning and decoding happen inside the stage that holds the file open, and do not count twice."""
     import time
 
-    from telecine.load import _Clock
+    from telecine.pipeline import _Clock
 
     now = iter([0.0, 1.0, 4.0, 6.0])
     monkeypatch.setattr(time, "perf_counter", lambda: next(now))

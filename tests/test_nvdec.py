@@ -28,10 +28,10 @@ from telecine.errors import BackendUnavailable, Cancelled, DeadlineError, Option
 from telecine.frames import VideoInfo
 from telecine.index.packet_index import PacketIndex
 from telecine.limits import Deadline
-from telecine.options import check
 from telecine.pixels.geometry import Geometry
 from telecine.plan.decode_plan import make_plan
 from telecine.timeline import Timeline
+from telecine.validation import check
 
 
 class FakePacket(bytes):

@@ -45,7 +45,7 @@ def test_interlaced_video_is_refused() -> None:
 @pytest.fixture
 def turning_interlaced(monkeypatch: pytest.MonkeyPatch) -> bytes:
     """Twelve pictures, and twelve interlaced ones, behind a header that knows of the first ones only."""
-    module = sys.modules["telecine.load"]
+    module = sys.modules["telecine.pipeline"]
     described = module.describe
     monkeypatch.setattr(module, "describe", lambda *given: replace(described(*given), interlaced=False))
     options = [f"keyint=12:bframes=0{more}" for more in ("", ":tff=1")]

@@ -17,8 +17,8 @@ import pytest
 import telecine
 from clips import CLIPS
 from telecine.backends.pyav.backend import PyAVBackend
-from telecine.options import Option, check, real, shown, whole
 from telecine.settings import choose
+from telecine.validation import Option, check, real, shown, whole
 
 backends_module = importlib.import_module("telecine.backends.base")
 CLIP = CLIPS["base.mp4"]

@@ -19,8 +19,8 @@ from fake_backends import Gate, fakes, steps
 from pool_cases import MB, best_of_five, gate, is_idle, is_right, path, pool, until
 from telecine import DecodeError, LimitError, NoVideoError, OptionsError, Pool, SourceError
 from telecine.errors import Cancelled, TelecineError
-from telecine.load import Request, load
 from telecine.metrics import METRICS
+from telecine.pipeline import Request, load
 
 __all__ = ["fakes", "gate", "path", "pool"]
 

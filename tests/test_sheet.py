@@ -9,7 +9,7 @@ import pytest
 
 from clips import CLIPS
 from telecine import OptionsError, load
-from telecine.sheet import contact_sheet
+from telecine.contact_sheet import contact_sheet
 
 
 def plain_frames(count, height=36, width=64):

@@ -153,7 +153,7 @@ def test_a_gpu_that_is_not_there_is_said_before_decoding(torch: Any) -> None:
 def test_rows_of_a_tensor_are_turned_by_the_rule(torch: Any, name: str, pinned: bool) -> None:
     """As they are on a GPU, where nothing but the device differs: into its memory, or into the host's."""
     from telecine.backends.remux import output_buffers as placing
-    from telecine.load import _geometry
+    from telecine.pipeline import _geometry
 
     info = telecine.probe(CLIPS[name].path())
     stored = telecine.load(CLIPS[name].path(), indices=[0, 5]).data

@@ -22,7 +22,7 @@ from telecine.errors import (
 from telecine.frames import Frame, Frames, Report, VideoInfo
 from telecine.index.video_info import probe
 from telecine.limits import Limits
-from telecine.load import load
+from telecine.pipeline import load
 from telecine.pixels.geometry import Fit
 from telecine.pool import Pool
 

@@ -219,6 +219,6 @@ class Frames:
         Returns:
             A Pillow image; ``save("sheet.jpg")`` writes it.
         """
-        from telecine.sheet import contact_sheet
+        from telecine.contact_sheet import contact_sheet
 
         return contact_sheet(self.numpy(), self.indices, self.timestamps, columns=columns, width=width)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import TypeAlias
 
 from telecine.errors import Cancelled, DeadlineError, OptionsError
-from telecine.options import real, shown, whole
+from telecine.validation import real, shown, whole
 
 __all__ = ["Deadline", "Limits", "Watch"]
 

@@ -6,7 +6,7 @@ import os
 
 from telecine.backends.base import TABLE, names
 from telecine.errors import OptionsError
-from telecine.options import shown
+from telecine.validation import shown
 
 __all__ = ["choose"]
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 from telecine.backends.base import BackendStatus, Decoded, DecodeRequest, get
 from telecine.backends.nvdec.backend import OUT, upload
 from telecine.errors import BackendUnavailable
-from telecine.options import Option
+from telecine.validation import Option
 
 __all__ = ["NvdecOrPyAV"]
 

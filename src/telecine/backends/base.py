@@ -32,10 +32,10 @@ from telecine.errors import BackendUnavailable, OptionsError
 from telecine.frames import VideoInfo
 from telecine.index.packet_index import PacketIndex
 from telecine.limits import Deadline, Limits
-from telecine.options import Option, check
 from telecine.pixels.geometry import Geometry
 from telecine.plan.decode_plan import DecodePlan
 from telecine.source.source import Source
+from telecine.validation import Option, check
 
 __all__ = [
     "GROUP",
@@ -108,7 +108,7 @@ class BackendStatus:
 class Backend(Protocol):
     """One way of decoding. Thread-safe: many decodes may run at once.
 
-    A class may declare ``options``, a mapping from names to :class:`telecine.options.Option`: then
+    A class may declare ``options``, a mapping from names to :class:`telecine.validation.Option`: then
     ``request.options`` has all of them, checked. Without it, the backend checks what it is given itself.
     """
 

@@ -15,10 +15,10 @@ from telecine.backends.remux.remux import Reel, chapters, cut, doubtful, make_re
 from telecine.bitstream import allows_fields
 from telecine.bitstream.annexb import ByteStream
 from telecine.bitstream.hevc import is_progressive
-from telecine.cores import usable_cores
 from telecine.errors import BackendUnavailable, OptionsError
-from telecine.options import Option
 from telecine.plan.decode_plan import Run
+from telecine.system import usable_cores
+from telecine.validation import Option
 
 __all__ = ["OpenCVBackend"]
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
 from telecine.backends.remux.output_buffers import HostRows, TorchRows
 from telecine.backends.remux.remux import STEP, Reel, by_halves, chapters, doubtful, make_reel
-from telecine.cores import usable_cores
 from telecine.errors import BackendUnavailable
-from telecine.options import Option
 from telecine.plan.decode_plan import Run
+from telecine.system import usable_cores
+from telecine.validation import Option
 
 if TYPE_CHECKING:
     import torch

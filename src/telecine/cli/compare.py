@@ -28,10 +28,10 @@ from telecine.errors import DeadlineError, DecodeError, OptionsError, TelecineEr
 from telecine.frames import Frames, VideoInfo
 from telecine.index.video_info import look
 from telecine.limits import Deadline, Limits
-from telecine.load import load
-from telecine.options import shown, whole
+from telecine.pipeline import load
 from telecine.settings import choose
 from telecine.source.source import open_source
+from telecine.validation import shown, whole
 
 __all__ = ["Comparison", "Row", "compare", "write_sheet"]
 
@@ -252,7 +252,7 @@ def _mean(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> float:
 
 def write_sheet(comparison: Comparison, path: str | Path) -> None:
     """Write a contact sheet: a line of frames for each backend, in the order of the rows."""
-    from telecine.sheet import contact_sheet
+    from telecine.contact_sheet import contact_sheet
 
     wanted = [index for index in comparison.indices if all(index in got[0] for got in comparison.images.values())]
     wanted = wanted[1::3] or wanted[:1] or list(comparison.indices[:1])

@@ -11,7 +11,7 @@ from typing import Any
 import telecine
 from telecine.backends.base import backends
 from telecine.cli.writers import table
-from telecine.cores import usable_cores
+from telecine.system import usable_cores
 
 __all__ = ["describe", "examine"]
 

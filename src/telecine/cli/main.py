@@ -28,7 +28,7 @@ from telecine.errors import BackendUnavailable, OptionsError, TelecineError
 from telecine.frames import Frames, VideoInfo
 from telecine.index.video_info import probe
 from telecine.limits import Deadline
-from telecine.load import load
+from telecine.pipeline import load
 from telecine.sampling.policies import POLICIES
 from telecine.sampling.select import KEY_FRAMES
 from telecine.source.urls import printable, shown_source

@@ -13,7 +13,7 @@ from telecine.errors import OptionsError, TelecineError
 from telecine.frames import Frames, VideoInfo
 from telecine.index.packet_index import PacketIndex
 from telecine.limits import Deadline
-from telecine.load import Request
+from telecine.pipeline import Request
 from telecine.pixels.geometry import Size
 from telecine.pool import Pool
 from telecine.sampling.select import Sampling, select

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 
 from telecine.errors import OptionsError
-from telecine.options import shown, whole
+from telecine.validation import shown, whole
 
 __all__ = ["FITS", "ProcessorSize", "processor_size"]
 

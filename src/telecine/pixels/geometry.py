@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from telecine.errors import OptionsError
-from telecine.options import shown, whole
+from telecine.validation import shown, whole
 
 __all__ = ["Fit", "Geometry", "Size", "fit_size"]
 

@@ -1,6 +1,6 @@
 """Many requests at once: bounded threads, cores, memory and queue; deadlines that hold; one video walked only once.
 
-A request is a :class:`telecine.pool.job.Job`. :func:`telecine.load.perform` does it in a thread of
+A request is a :class:`telecine.pool.job.Job`. :func:`telecine.pipeline.perform` does it in a thread of
 :class:`telecine.pool.workers.Crew`, when :class:`telecine.pool.scheduler.Turns` says so.
 """
 
@@ -21,8 +21,8 @@ from typing import Any
 from telecine.errors import LimitError, OptionsError, TelecineError
 from telecine.frames import Frames
 from telecine.limits import Deadline
-from telecine.load import Request
 from telecine.metrics import METRICS
+from telecine.pipeline import Request
 from telecine.pool.config import LeaseVram, Means, positive
 from telecine.pool.job import Job, PoolFuture, label_of
 from telecine.pool.outcome import foreign

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from telecine.cores import usable_cores
 from telecine.errors import OptionsError
-from telecine.options import shown, whole
 from telecine.pool.memory_budget import INDEX_ROOM, usable_memory
+from telecine.system import usable_cores
+from telecine.validation import shown, whole
 
 __all__ = ["LeaseVram", "Means", "positive"]
 

@@ -16,8 +16,8 @@ from telecine.backends.base import TABLE, Backend, DecodeRequest, names
 from telecine.errors import Cancelled
 from telecine.frames import Frames
 from telecine.limits import Deadline, Limits
-from telecine.load import Facts, Host, Request, perform
 from telecine.metrics import METRICS, Tracing
+from telecine.pipeline import Facts, Host, Request, perform
 from telecine.pool.index_cache import key_of, version_of
 from telecine.pool.memory_budget import Lease, Memory, cost_of
 from telecine.pool.scheduler import Claim

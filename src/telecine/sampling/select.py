@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.errors import NoVideoError, OptionsError
-from telecine.options import real, shown, whole
 from telecine.sampling.policies import POLICIES, ClipFacts, apply_policy, may_be_rounded, policy_defaults
 from telecine.timeline import Timeline
+from telecine.validation import real, shown, whole
 
 __all__ = ["KEY_FRAMES", "Sampling", "select"]
 

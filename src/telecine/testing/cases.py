@@ -23,7 +23,7 @@ from telecine.errors import (
 )
 from telecine.frames import Frames
 from telecine.limits import Deadline, Limits
-from telecine.load import load
+from telecine.pipeline import load
 from telecine.testing.clips import CLIPS, Clip, clip
 from telecine.testing.test_pattern import read
 

@@ -25,8 +25,8 @@ from telecine.backends.remux.output_buffers import PinnedRows, TorchRows
 from telecine.backends.remux.remux import by_halves
 from telecine.errors import BackendUnavailable, DeadlineError
 from telecine.limits import Deadline
-from telecine.options import Option
 from telecine.plan.decode_plan import Run
+from telecine.validation import Option
 
 __all__ = ["DeepStreamBackend"]
 

@@ -28,7 +28,7 @@ from telecine.backends.cuda_output import (
 )
 from telecine.backends.nvdec.batches import batches
 from telecine.errors import BackendUnavailable, DeadlineError, OptionsError
-from telecine.options import Option
+from telecine.validation import Option
 
 __all__ = ["OUT", "NvdecBackend", "stats", "upload", "warm_up"]
 

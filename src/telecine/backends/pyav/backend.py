@@ -16,10 +16,10 @@ from telecine.backends.pyav.parallel_ranges import Progress, shares, two_at_a_ti
 from telecine.bitstream import Access
 from telecine.bitstream.h264 import FrameNumbers
 from telecine.container.demuxer import largest_coded
-from telecine.cores import usable_cores
-from telecine.options import Option
 from telecine.pixels.filter_graph import Converter
 from telecine.plan.decode_plan import Run, spoiled
+from telecine.system import usable_cores
+from telecine.validation import Option
 
 if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext

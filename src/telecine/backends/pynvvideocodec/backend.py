@@ -28,8 +28,8 @@ from telecine.backends.remux.remux import cut, doubtful
 from telecine.bitstream import Access, allows_fields, scanner_for
 from telecine.bitstream.annexb import ByteStream
 from telecine.errors import BackendUnavailable
-from telecine.options import Option
 from telecine.plan.decode_plan import Run
+from telecine.validation import Option
 
 __all__ = ["PyNvVideoCodecBackend"]
 

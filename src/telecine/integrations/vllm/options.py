@@ -15,8 +15,8 @@ from typing import Any
 from telecine.errors import LimitError, OptionsError
 from telecine.frames import VideoInfo
 from telecine.integrations.processor_sizes import FITS, processor_size
-from telecine.options import real, shown, whole
 from telecine.pixels.geometry import Fit, Size
+from telecine.validation import real, shown, whole
 
 __all__ = ["STARTUP_ONLY", "DecodeOptions", "default_device", "defaults"]
 

@@ -18,12 +18,12 @@ from telecine.frames import Frames, Report, VideoInfo
 from telecine.index.packet_index import PacketIndex, read_index
 from telecine.index.video_info import describe
 from telecine.limits import Deadline, Limits
-from telecine.options import shown
 from telecine.pixels.geometry import Geometry, Size, fit_size
 from telecine.plan.decode_plan import make_plan
 from telecine.sampling.select import Sampling, select
 from telecine.settings import choose
 from telecine.source.source import Source, open_source
+from telecine.validation import shown
 
 __all__ = ["Facts", "Host", "Request", "load", "perform"]
 

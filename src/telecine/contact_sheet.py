@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.errors import OptionsError
-from telecine.options import shown, whole
+from telecine.validation import shown, whole
 
 if TYPE_CHECKING:
     from PIL.Image import Image
