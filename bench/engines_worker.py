@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "tests" / "integrations"))
+sys.path.insert(0, str(HERE.parent / "tests"))
 
 LOADER_THREADS = 8
 """As many as vLLM's server has when nobody says otherwise."""
@@ -37,7 +37,7 @@ _NEIGHBOURS = 2
 def media_io(**kwargs: Any) -> Any:
     """vLLM's own loader with these options, telecine's plugin being registered."""
     with contextlib.redirect_stdout(sys.stderr):
-        import torchvision_on_cpu
+        from support import torchvision_on_cpu
 
         torchvision_on_cpu.prepare()
         _without_kernels()

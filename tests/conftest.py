@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clips import CLIPS, Clip
+from support.clips import CLIPS, Clip
 
 # read during a test; everything else that begins with TELECINE_ is the library's, or was read before
 _OF_THE_TESTS = {"TELECINE_TEST_CACHE"}

@@ -10,8 +10,8 @@ import av
 import numpy as np
 import pytest
 
-import painting
-from clips import CLIPS, EXPECTED_COLOURS, Clip, UnreadableNumber, clips, read_number
+from support import painting
+from support.clips import CLIPS, EXPECTED_COLOURS, Clip, UnreadableNumber, clips, read_number
 
 WITH_VIDEO = [clip for clip in CLIPS.values() if clip.codec is not None]
 
@@ -76,7 +76,7 @@ def test_clips_are_found_by_all_their_tags() -> None:
 
 def test_processes_that_make_the_same_clip_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     """The file appears whole, whoever finishes first, and nothing else is left in the folder."""
-    script = "import clips; print(len(clips.CLIPS['fragmented.mp4'].bytes()))"
+    script = "from support import clips; print(len(clips.CLIPS['fragmented.mp4'].bytes()))"
     environment = {"TELECINE_TEST_CACHE": str(tmp_path), "PYTHONPATH": str(Path(__file__).parent)}
     started = [
         subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE) for _ in range(3)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import telecine
-from clips import CLIPS, Clip, read_number
+from support.clips import CLIPS, Clip, read_number
 from telecine.container import demuxer as demux_module
 from telecine.index import packet_index as index_module
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import telecine
-from clips import CLIPS
+from support.clips import CLIPS
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 STAND_IN = """

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import telecine
-from clips import CLIPS
+from support.clips import CLIPS
 from telecine.container.timestamps import is_variable
 from telecine.frames import Frames, Report, VideoInfo
 from telecine.timeline import Timeline

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 import telecine
-from children import run_python
-from clips import CLIPS
+from support.children import run_python
+from support.clips import CLIPS
 from telecine import Limits
 
 SECONDS = float(os.environ.get("TELECINE_FUZZ_SECONDS", "0"))

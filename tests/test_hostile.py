@@ -24,13 +24,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-import byte_edits
 import telecine
-from children import run_python
-from clips import CLIPS, EXPECTED_COLOURS, Clip, read_number, reference_frames
-from ffmpeg_cli import ffmpeg
+from support import byte_edits
+from support.byte_edits import replace_box
+from support.children import run_python
+from support.clips import CLIPS, EXPECTED_COLOURS, Clip, read_number, reference_frames
+from support.ffmpeg_cli import ffmpeg
 from telecine.limits import Deadline
-from test_security import replace_box
 
 Make = Callable[[str, str], Path]
 
@@ -634,7 +634,7 @@ def test_peak_memory_does_not_grow_with_the_length(tmp_path: Path) -> None:
     ffmpeg(["-i", str(tmp_path / "long.mp4"), "-c", "copy", str(tmp_path / "long.mkv")])
     code = """
         import sys, telecine
-        from children import memory
+        from support.children import memory
         telecine.load(sys.argv[1], indices=[0])
         before = memory("VmHWM")
         for path in sys.argv[1:]:
@@ -651,7 +651,7 @@ def test_two_thousand_opened_videos_leave_nothing_behind() -> None:
     code = """
         import os, sys, telecine
         from pathlib import Path
-        from children import memory
+        from support.children import memory
         good, cut = (Path(path).read_bytes() for path in sys.argv[1:])
         def rounds(count):
             for _ in range(count):

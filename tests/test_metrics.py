@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import telecine.pool
-from clips import CLIPS
-from fake_backends import Gate, fakes, filled
+from support.clips import CLIPS
+from support.fake_backends import Gate, fakes, filled
 from telecine import DeadlineError, LimitError, Pool, TelecineError, load
 from telecine.backends.base import names
 from telecine.metrics import METRICS, Metrics, Tracing

@@ -15,9 +15,10 @@ import av
 import pytest
 
 import telecine
-from children import run_python
-from clips import CLIPS
-from ffmpeg_cli import ffmpeg
+from support.byte_edits import replace_box
+from support.children import run_python
+from support.clips import CLIPS
+from support.ffmpeg_cli import ffmpeg
 from telecine import Limits
 
 SECRET = "hunter2-was-here"
@@ -66,19 +67,6 @@ def avi(packets: list[bytes], fourcc: bytes, size: tuple[int, int] = (96, 64)) -
     tracks = group(b"strl", chunk(b"strh", stream) + chunk(b"strf", picture))
     movie = group(b"movi", b"".join(chunk(b"00dc", packet) for packet in packets))
     return chunk(b"RIFF", b"AVI " + group(b"hdrl", chunk(b"avih", main) + tracks) + movie)
-
-
-def replace_box(data: bytes, path: list[bytes], payload: bytes) -> bytes:
-    """Put another payload into a box of an MP4 file whose movie box comes last, so that no offset changes."""
-    at = 0
-    while at < len(data):
-        (size,) = struct.unpack_from(">I", data, at)
-        if data[at + 4 : at + 8] == path[0]:
-            inside = data[at + 8 : at + size]
-            new = replace_box(inside, path[1:], payload) if path[1:] else payload
-            return data[:at] + struct.pack(">I", 8 + len(new)) + path[0] + new + data[at + size :]
-        at += size
-    raise KeyError(path[0])
 
 
 def references_a_file(path: Path) -> bytes:
@@ -176,8 +164,8 @@ HARMLESS = {"matroska that names a next segment"}
 JAIL = """
     import io, json, pickle, sys, time
     import av, telecine
-    from children import forbid_files_and_sockets
-    from clips import CLIPS
+    from support.children import forbid_files_and_sockets
+    from support.clips import CLIPS
 
     telecine.load(CLIPS["base.mp4"].path(), threads=1)  # imports what is imported on first use
     with open(sys.argv[1], "rb") as file:
@@ -308,8 +296,8 @@ def remuxed(path: Path, kind: str) -> Path:
 
 MEASURE = """
     import json, resource, sys, telecine
-    from children import memory
-    from clips import CLIPS
+    from support.children import memory
+    from support.clips import CLIPS
     telecine.load(CLIPS["base.mp4"].path(), size=32)
     path, limits, options = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
     with open("/proc/self/clear_refs", "w") as file:
@@ -392,8 +380,8 @@ def test_many_tiny_packets_take_little_memory(tmp_path: Path) -> None:
     (tmp_path / "tiny.avi").write_bytes(avi([b"\0\0\1\x61\x88\x99\xaa\xbb"] * 100_000, b"H264"))
     code = """
         import sys, telecine
-        from children import memory
-        from clips import CLIPS
+        from support.children import memory
+        from support.clips import CLIPS
         telecine.load(CLIPS["base.mp4"].path())
         before = memory()
         assert telecine.probe(sys.argv[1]).num_frames == 100_000
@@ -409,8 +397,8 @@ def test_a_flood_of_empty_av1_units_takes_little_memory(tmp_path: Path) -> None:
     (tmp_path / "flood.avi").write_bytes(avi([b"\x12\0" * 1_000_000], b"AV01"))
     code = """
         import sys, telecine
-        from children import memory
-        from clips import CLIPS
+        from support.children import memory
+        from support.clips import CLIPS
         telecine.load(CLIPS["av1_aom.mp4"].path())
         before = memory()
         try:
@@ -573,7 +561,7 @@ def test_nothing_is_printed_whatever_is_read(tmp_path: Path) -> None:
     """FFmpeg has much to say about damage, and PyAV about errors of ours that it had to drop."""
     code = """
         import telecine
-        from clips import CLIPS
+        from support.clips import CLIPS
         for clip in CLIPS.values():
             if clip.damaged or "hostile" in clip.tags:
                 for options in ({}, {"threads": 1, "timeout": 1e-3}, {"errors": "strict"}):

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import telecine
-from clips import read_number, reference
+from support.clips import read_number, reference
+from support.true_frames_clips import DAMAGES, clip, damaged
 from telecine.container import demuxer as demux_module
 from telecine.index import packet_index as index_module
-from true_frames_clips import DAMAGES, clip, damaged
 
 _SHORT, _LONG = range(24), range(48)
 _JOINED = [*range(20), *range(100, 120)]

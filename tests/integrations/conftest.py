@@ -5,6 +5,6 @@ from __future__ import annotations
 import importlib.util
 
 if importlib.util.find_spec("vllm") is not None:
-    import torchvision_on_cpu
+    from support import torchvision_on_cpu
 
     torchvision_on_cpu.prepare()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from clips import CLIPS
+from support.clips import CLIPS
 
 pytest.importorskip("torch", reason="needs PyTorch: scripts/test vllm")
 pytest.importorskip("torchvision", reason="needs torchvision: scripts/test vllm", exc_type=Exception)

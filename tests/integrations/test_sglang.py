@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clips import CLIPS
+from support.clips import CLIPS
 from telecine.errors import DecodeError, OptionsError
 from telecine.integrations.sglang import TelecineVideoDecoder, register
 

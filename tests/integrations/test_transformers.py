@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clips import CLIPS
+from support.clips import CLIPS
 
 pytest.importorskip("transformers", reason="needs transformers: scripts/test vllm")
 pytest.importorskip("torch", reason="needs PyTorch: scripts/test vllm")

@@ -7,12 +7,13 @@ import logging
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from clips import CLIPS
+from support.clips import CLIPS
 
 pytest.importorskip("vllm", reason="needs vLLM: scripts/test vllm")
 
@@ -46,13 +47,13 @@ def clip() -> bytes:
 
 def test_vllm_finds_the_plugin_by_its_entry_point():
     script = (
-        "import torchvision_on_cpu; torchvision_on_cpu.prepare();"
+        "from support import torchvision_on_cpu; torchvision_on_cpu.prepare();"
         "import vllm.plugins; vllm.plugins.load_general_plugins(); vllm.plugins.load_general_plugins();"
         "from vllm.multimodal.video import VIDEO_LOADER_REGISTRY as r; import torch;"
         "assert 'telecine' in r.name2class; assert not torch.cuda.is_initialized();"
         "print('found')"
     )
-    folder = __file__.rpartition("/")[0]
+    folder = Path(__file__).parents[1]
     done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=False)
     assert done.stdout.strip().endswith("found"), done.stderr
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clips import CLIPS
+from support.clips import CLIPS
 
 pytest.importorskip("vllm", reason="needs vLLM: scripts/test vllm")
 

@@ -47,7 +47,7 @@ def test_vllms_own_tests_pass_with_telecine_in_place_of_opencv(tmp_path):
         cwd=tmp_path,
         env=os.environ
         | {
-            "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path[1:]]),
+            "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent), *sys.path[1:]]),
             "TELECINE_IN_PLACE_OF_OPENCV": "1",
             "VLLM_ASSETS_CACHE": str(tmp_path / "assets"),
             "HF_HUB_OFFLINE": "1",

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torchvision_on_cpu
+
+from support import torchvision_on_cpu
 
 _MINIMAX = "vllm.models.minimax_m3.common.mm_preprocess"
 

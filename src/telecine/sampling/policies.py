@@ -2,7 +2,7 @@
 
 A model is at its best on frames chosen the way its training chose them. Each rule here is written from the formula that
 vLLM 0.33 applies for the model (its class is named in the docstring) and gives the same indices, including what float
-rounding does to them; ``tests/data/make_policies.py`` derives the expected values from vLLM itself.
+rounding does to them; ``tests/support/data/make_policies.py`` derives the expected values from vLLM itself.
 
 The rules see a clip as vLLM does: so many frames at one constant rate. On a clip with a variable frame rate they
 therefore count frames, not time.

@@ -1,0 +1,319 @@
+"""The NVDEC backend: on the stand-in for the driver everywhere, and against the CPU backend where there is a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+import telecine
+from support.clips import CLIPS, Clip
+from support.fake_driver import build
+from support.fake_driver.double import (
+    Double,
+    check_frames,
+    engine_fixture,  # noqa: F401, fixtures
+)
+from support.fake_driver.stream import BAD, REFERENCE, Coded, Shape, gop
+from telecine.backends import cuda_output as on_gpu
+from telecine.backends.base import DecodeRequest
+from telecine.backends.nvdec import backend
+from telecine.backends.nvdec import batches as stretches_module
+from telecine.backends.nvdec.backend import NvdecBackend
+from telecine.bitstream import Access
+from telecine.errors import BackendUnavailable, Cancelled, DeadlineError, OptionsError
+from telecine.frames import VideoInfo
+from telecine.index.packet_index import PacketIndex
+from telecine.limits import Deadline
+from telecine.pixels.geometry import Geometry
+from telecine.plan.decode_plan import make_plan
+from telecine.timeline import Timeline
+from telecine.validation import check
+
+
+class FakePacket(bytes):
+    """A packet as PyAV has it: bytes, and whether the container calls them damaged."""
+
+    is_corrupt = False
+
+
+class FakeDemuxer:
+    """Reads from a list; counts what it was asked for."""
+
+    def __init__(self, pictures: Sequence[Coded], shape: Shape) -> None:
+        self.packets = [FakePacket(picture.packet()) for picture in pictures]
+        self.header = shape.extradata()
+        self.asked: list[int] = []
+
+    def read(self, index: PacketIndex, ordinals: np.ndarray) -> Iterator[tuple[int, FakePacket]]:
+        for ordinal in ordinals.tolist():
+            self.asked.append(ordinal)
+            yield ordinal, self.packets[ordinal]
+
+
+def _index(pictures: Sequence[Coded], opens: Sequence[int] = ()) -> PacketIndex:
+    count = len(pictures)
+    pts = np.array([picture.order for picture in pictures], np.int64)
+    starts = np.array([picture.starts for picture in pictures])
+    access = np.where(starts, Access.CLOSED, Access.NONE).astype(np.uint8)
+    access[list(opens)] = Access.OPEN
+    order = np.argsort(pts)
+    no = np.zeros(count, np.bool_)
+    values: dict[str, Any] = {
+        "codec": "h264",
+        "time_base": Fraction(1, 30),
+        "pts": pts,
+        "dts": np.arange(count),
+        "duration": np.ones(count, np.int64),
+        "size": np.array([len(picture.packet()) for picture in pictures], np.int64),
+        "key": starts,
+        "access": access,
+        "presentable": ~no,
+        "second_field": no,
+        "disposable": np.array([not picture.kind & REFERENCE for picture in pictures]),
+        "leading": no,
+        "corrupt": no,
+        "skips_leading": False,
+        "order": order,
+        "timeline": Timeline(pts[order] - pts.min(), Fraction(1, 30), int(pts.max() - pts.min()) + 1, starts[order]),
+        "synthetic_times": False,
+        "picture": None,
+        "exact_start": True,
+        "damage": None,
+        "packets": None,
+    }
+    known = PacketIndex.__dataclass_fields__
+    return PacketIndex(**{name: value for name, value in values.items() if name in known})
+
+
+def _request(
+    pictures: Sequence[Coded],
+    frames: Sequence[int],
+    *,
+    shape: Shape | None = None,
+    device: str = "cpu",
+    timeout: float | None = None,
+    info: dict[str, Any] | None = None,
+    turns: int = 0,
+    **options: Any,
+) -> DecodeRequest:
+    shape = shape or Shape()
+    index = _index(pictures)
+    width, height = shape.shown
+    size = (height, width) if turns % 2 == 0 else (width, height)
+    name = {1: "yuv420p", 2: "yuv422p", 3: "yuv444p"}[shape.chroma] + (f"{shape.depth}le" if shape.depth > 8 else "")
+    facts: dict[str, Any] = {
+        "width": width, "height": height, "rotation": 0, "mirrored": False, "codec": "h264", "pixel_format": name,
+        "bit_depth": shape.depth, "color_space": "unknown", "color_range": "unknown", "color_primaries": 2,
+        "color_trc": 2,
+        "interlaced": False, "sample_aspect_ratio": Fraction(1), "num_frames": index.num_frames, "average_fps": 30.0,
+        "duration": 1.0, "start_time": 0.0, "variable_frame_rate": False, "stream_index": 0, "container": "mp4",
+    }  # fmt: skip
+    values: dict[str, Any] = {
+        "source": None,
+        "demuxer": FakeDemuxer(pictures, shape),
+        "index": index,
+        "info": VideoInfo(**(facts | (info or {}))),
+        "plan": make_plan(index, np.array(frames, np.int64)),
+        "geometry": Geometry(height, width, turns, False, *size),
+        "deadline": Deadline(timeout),
+        "device": device,
+        "options": options,
+    }
+    return DecodeRequest(**values)
+
+
+@pytest.fixture
+def double(engine: Double, monkeypatch: pytest.MonkeyPatch) -> Iterator[Double]:
+    # the frames of the stand-in are not where torch could find them
+    monkeypatch.setattr(on_gpu, "find_spec", lambda name: None)
+    yield engine
+    engine.set(slow_microseconds=0, create_failures=0, decode_error_at=0)
+    assert engine.count("violations") == 0
+
+
+def test_frames_are_labelled_and_only_planned_packets_are_read(double: Double) -> None:
+    pictures = [*gop(0, 20), *gop(20, 20)]
+    frames = [33, 4, 4, 11]
+    request = _request(pictures, frames)
+    decoded = NvdecBackend().decode(request)
+    assert decoded.kept.all() and decoded.device == "cpu" and decoded.data.shape == (4, 48, 64, 3)
+    check_frames(decoded.data, frames, Shape())
+    demuxer: Any = request.demuxer
+    assert demuxer.asked == [p for run in request.plan.runs for p in run.packets.tolist()]
+
+
+def test_frames_stay_on_the_device_unless_asked_for(double: Double) -> None:
+    decoded = NvdecBackend().decode(_request(gop(0, 9), [1, 5, 8], device="cuda"))
+    assert isinstance(decoded.data, double.nvdec.DeviceArray) and decoded.device == "cuda:0"
+    check_frames(decoded.data.to_host(), [1, 5, 8], Shape())
+    decoded = NvdecBackend().decode(_request(gop(0, 9), [1, 5], device="cuda:0", out="numpy"))
+    check_frames(decoded.data, [1, 5], Shape())
+
+
+def test_damage_is_left_out_and_noted(double: Double) -> None:
+    pictures = [*gop(0, 9), *gop(9, 5)]
+    pictures[3] = pictures[3].but(kind=pictures[3].kind | BAD)
+    decoded = NvdecBackend().decode(_request(pictures, [0, 1, 5, 10]))
+    assert decoded.kept.tolist() == [True, True, False, True]
+    assert decoded.notes == ("1 rows are damaged",)
+
+
+def test_a_packet_that_the_container_calls_damaged_is_damaged(double: Double) -> None:
+    request = _request(gop(0, 9), [0, 8])
+    demuxer: Any = request.demuxer
+    demuxer.packets[3].is_corrupt = True
+    assert NvdecBackend().decode(request).kept.tolist() == [True, False]
+
+
+def test_long_plans_are_read_in_batches(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stretches_module, "_BATCH_BYTES", 300)
+    pictures = [picture for i in range(6) for picture in gop(20 * i, 20)]
+    requests = double.nvdec.stats(0)["requests"]
+    wanted = list(range(0, 120, 7))
+    decoded = NvdecBackend().decode(_request(pictures, wanted))
+    assert decoded.kept.all() and double.nvdec.stats(0)["requests"] > requests + 2
+    check_frames(decoded.data, wanted, Shape())
+
+
+def test_stretches_are_cut_where_decoding_can_start_but_not_too_short() -> None:
+    pictures = [picture for i in range(4) for picture in gop(20 * i, 20)]
+    request = _request(pictures, list(range(80)))
+    assert len(request.plan.runs) == 1
+    stretches = list(stretches_module._stretches(request.index, request.plan))
+    assert [len(s.ordinals) for s in stretches] == [20, 20, 20, 20]
+    assert all(s.flags[0] & stretches_module._RESTART for s in stretches)
+    short = [picture for i in range(10) for picture in gop(4 * i, 4)]
+    request = _request(short, list(range(40)))
+    assert [len(s.ordinals) for s in stretches_module._stretches(request.index, request.plan)] == [16, 16, 8]
+
+
+def test_labels_ascend_in_display_order() -> None:
+    index = _index(gop(0, 9))
+    ordinals = np.array([0, 1, 3, 4, 5])
+    assert index.pts[ordinals].tolist() == [0, 2, 4, 3, 6]
+    assert stretches_module.places(index, ordinals).tolist() == [0, 1, 3, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("info", "turns", "reason"),
+    [
+        ({"codec": "av1"}, 0, "av1 is not decoded"),
+        ({"pixel_format": "gray"}, 0, "no conversion from gray"),
+        ({"color_space": "ycgco"}, 0, "ycgco"),
+        ({"pixel_format": "yuv422p"}, 1, "turned 4:2:2"),
+        ({"pixel_format": "yuv422p"}, 0, "does not know this codec with this chroma"),
+    ],
+)
+def test_what_the_hardware_cannot_do_is_refused(double: Double, info: dict[str, Any], turns: int, reason: str) -> None:
+    with pytest.raises(BackendUnavailable, match=reason):
+        NvdecBackend().decode(_request(gop(0, 3), [0], info=info, turns=turns))
+
+
+@pytest.mark.parametrize("codec", ["mpeg1video", "mpeg2video", "mpeg4"])
+def test_codecs_without_an_exact_transform_are_refused(double: Double, codec: str) -> None:
+    request = _request(gop(0, 3), [0], info={"codec": codec})
+    with pytest.raises(BackendUnavailable, match="gives other pictures"):
+        NvdecBackend().decode(request)
+
+
+def test_options_are_checked(double: Double) -> None:
+    own = NvdecBackend.options
+    assert check("nvdec", {}, own, {}) == {"out": "auto"}
+    with pytest.raises(OptionsError, match='must be "auto" or "torch" or "array" or "numpy"'):
+        check("nvdec", {"out": "jax"}, own, {})
+    with pytest.raises(OptionsError, match='device is "cpu"'):
+        NvdecBackend().decode(_request(gop(0, 3), [0], out="torch"))
+    with pytest.raises(BackendUnavailable, match="no GPU 5"):
+        NvdecBackend().decode(_request(gop(0, 3), [0], device="cuda:5"))
+
+
+def test_the_deadline_and_a_withdrawal_are_their_own_errors(double: Double) -> None:
+    double.set(slow_microseconds=5000)
+    with pytest.raises(DeadlineError):
+        NvdecBackend().decode(_request(gop(0, 400), [399], timeout=0.1))
+    request = _request(gop(0, 400), [399])
+    request.deadline.cancel()
+    with pytest.raises(Cancelled):
+        NvdecBackend().decode(request)
+
+
+def test_a_failing_driver_is_noted_and_a_missing_capability_raises(double: Double) -> None:
+    double.nvdec.shutdown()
+    double.set(create_failures=1)
+    decoded = NvdecBackend().decode(_request(gop(0, 9), [8]))
+    assert not decoded.kept.any() and any("making a decoder session" in note for note in decoded.notes)
+    with pytest.raises(BackendUnavailable, match="4096x4096"):
+        NvdecBackend().decode(_request(gop(0, 3), [0], shape=Shape(8192, 64)))
+
+
+def test_status_says_what_is_there(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+    status = NvdecBackend().status()
+    assert status.usable and status.version == "CUDA 13.0"
+    monkeypatch.setitem(__import__("sys").modules, "telecine._nvdec", None)
+    monkeypatch.delattr(telecine, "_nvdec", raising=False)
+    status = NvdecBackend().status()
+    assert not status.usable and status.reason is not None and "extension" in status.reason
+
+
+def test_warm_sessions_and_counters(double: Double) -> None:
+    double.nvdec.shutdown()
+    backend.warm_up(["h264"], [(48, 64)], count=2)
+    assert backend.stats()["sessions_idle"] == 2
+    with pytest.raises(BackendUnavailable, match="no GPU 9"):
+        backend.warm_up(["h264"], [(48, 64)], device="cuda:9")
+    with pytest.raises(BackendUnavailable, match="no GPU 9"):
+        backend.stats(9)
+
+
+# on a GPU
+
+_CODECS = {"h264", "hevc", "vp8", "vp9"}
+_HARDWARE = [clip for clip in CLIPS.values() if clip.codec in _CODECS and not clip.tags & {"part", "novideo"}]
+_SURELY = {("h264", "yuv420p"), ("hevc", "yuv420p"), ("hevc", "yuv420p10le")}
+
+
+@pytest.fixture
+def gpu() -> None:
+    """The real driver, whatever another test has loaded."""
+    nvdec: Any = build.native()
+    nvdec.shutdown()
+    nvdec.load("libcuda.so.1", "libnvcuvid.so.1")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [None, 96], ids=["native", "resized"])
+@pytest.mark.parametrize("clip", _HARDWARE, ids=str)
+def test_frames_are_those_of_the_cpu(clip: Clip, size: int | None, gpu: None) -> None:
+    path = clip.path()
+    reference = telecine.load(path, num_frames=40, size=size, backend="pyav")
+    try:
+        frames = telecine.load(path, num_frames=40, size=size, backend="nvdec", device="cuda", out="numpy")
+    except BackendUnavailable as error:
+        assert (reference.info.codec, reference.info.pixel_format) not in _SURELY or "less than" in str(error)
+        pytest.skip(str(error))
+    if not clip.damaged and not clip.lost and not reference.report.lost:
+        assert frames.report.lost == (), frames.report.notes
+    same = np.isin(reference.indices, frames.indices)
+    kept = np.isin(frames.indices, reference.indices)
+    assert np.array_equal(reference.indices[same], frames.indices[kept])
+    difference = np.abs(reference.numpy()[same].astype(int) - frames.numpy()[kept].astype(int))
+    assert difference.max(initial=0) <= 3, np.argwhere(difference > 3)[:5].tolist()
+
+
+@pytest.mark.gpu
+def test_the_sessions_of_a_gpu_stay_warm(gpu: None) -> None:
+    clip = next(clip for clip in _HARDWARE if clip.codec == "h264")
+    made, reused = _sessions()
+    for _ in range(3):
+        telecine.load(clip.path(), num_frames=4, backend="nvdec", device="cuda", out="numpy")
+    made_after, reused_after = _sessions()
+    assert made_after - made <= backend.stats()["workers"] and reused_after - reused >= 2
+
+
+def _sessions() -> tuple[int, int]:
+    counters = backend.stats()
+    return counters["sessions_made"], counters["sessions_reused"]

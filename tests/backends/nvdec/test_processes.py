@@ -1,0 +1,116 @@
+"""The NVDEC extension and processes: a missing driver, import, fork, exit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from support.fake_driver import build
+
+
+def _run_python(code: str, *arguments: str) -> str:
+    """Run ``code`` in an interpreter of its own; ``_nvdec`` is what it imports first."""
+    prelude = f"""
+        import os, sys
+        sys.path[:0] = {[str(build.ROOT / "src"), str(build.ROOT / "tests")]!r}
+        from pathlib import Path
+        import numpy
+        from support.fake_driver import build
+        threads = len(os.listdir("/proc/self/task"))
+        build.load_extension(Path({str(build.extension_file())!r}))
+        from telecine import _nvdec
+    """
+    command = [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(code), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("cuda", "cuvid", "reason"),
+    [
+        ("/nowhere/libcuda.so", "fake", "no NVIDIA driver"),
+        ("fake", "/nowhere/libnvcuvid.so", "NVIDIA_DRIVER_CAPABILITIES"),
+        ("fake", "old", "too old"),
+    ],
+)
+def test_a_missing_or_old_driver_is_named(cuda: str, cuvid: str, reason: str) -> None:
+    paths = {"fake": str(build.fake_driver()), "old": str(build.fake_driver("FAKE_OLD_DRIVER"))}
+    code = """
+        _nvdec.load(sys.argv[1], sys.argv[2])
+        for _ in range(2):
+            try:
+                _nvdec.device_count()
+            except _nvdec.NvdecError as error:
+                print(error.args)
+    """
+    output = _run_python(code, paths.get(cuda, cuda), paths.get(cuvid, cuvid)).splitlines()
+    assert len(output) == 2 and all(reason in line and "'unusable'" in line for line in output)
+
+
+def test_no_device_is_named() -> None:
+    fake = str(build.fake_driver())
+    code = """
+        import ctypes
+        ctypes.CDLL(sys.argv[1]).fake_set(b"devices", ctypes.c_long(0))
+        _nvdec.load(sys.argv[1], sys.argv[1])
+        try:
+            _nvdec.device_count()
+        except _nvdec.NvdecError as error:
+            print(error)
+    """
+    assert "finds no device" in _run_python(code, fake)
+
+
+def test_a_forked_child_is_told_and_the_parent_goes_on() -> None:
+    code = """
+        from support.fake_driver.double import Double
+        from support.fake_driver.stream import gop
+        double = Double()
+        double.nvdec = _nvdec
+        _nvdec.load(double.path, double.path)
+        assert double.decode(gop(0, 5), [4])[0].loss == b"\\0"
+        child = os.fork()
+        if child == 0:
+            try:
+                double.decode(gop(0, 5), [4])
+            except _nvdec.NvdecError as error:
+                os._exit(7 if "forked" in str(error) else 8)
+            os._exit(9)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        assert double.decode(gop(0, 5), [4])[0].loss == b"\\0"
+        if os.fork() == 0:
+            sys.exit(0)  # the exit handlers of a child must not wait for threads that it does not have
+        print(os.waitstatus_to_exitcode(os.wait()[1]))
+    """
+    started = time.perf_counter()
+    assert _run_python(code).split() == ["7", "0"]
+    assert time.perf_counter() - started < 20
+
+
+def test_the_process_ends_in_the_middle_of_a_decode() -> None:
+    code = """
+        import threading, time
+        from support.fake_driver.double import Double
+        from support.fake_driver.stream import gop
+        double = Double()
+        double.nvdec = _nvdec
+        _nvdec.load(double.path, double.path)
+        double.set(slow_microseconds=5000)
+        threading.Thread(target=lambda: double.decode(gop(0, 4000), [3999]), daemon=True).start()
+        while _nvdec.stats(0)["running_runs"] == 0:
+            time.sleep(0.001)
+        print("leaving")
+    """
+    assert _run_python(code).strip() == "leaving"
+
+
+def test_importing_starts_nothing() -> None:
+    code = """
+        print(len(os.listdir("/proc/self/task")) - threads, "libcuda" in Path("/proc/self/maps").read_text())
+    """
+    assert _run_python(code).split() == ["0", "False"]

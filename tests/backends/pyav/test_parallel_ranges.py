@@ -1,0 +1,244 @@
+"""Two decoders that share the runs of a request: when, with what result, and what becomes of the other if one fails."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import telecine
+from support.clips import CLIPS
+from telecine.backends.pyav import backend as pyav
+from telecine.backends.pyav import parallel_ranges as abreast
+from telecine.backends.pyav.parallel_ranges import Progress, shares, two_at_a_time
+from telecine.container.demuxer import Demuxer
+from telecine.errors import Cancelled, DeadlineError
+from telecine.index.packet_index import read_index
+from telecine.limits import Deadline, Limits
+from telecine.plan.decode_plan import Run, make_plan
+from telecine.source.source import open_source
+
+SPREAD = [1, 14, 27, 40, 53]
+
+
+def shares_of(name: str, frames: list[int], threads: int = 4, forget: bool = False) -> tuple[int, int] | None:
+    limits, deadline = Limits(), Deadline()
+    with open_source(CLIPS[name].path(), limits, deadline) as source, Demuxer(source, deadline) as demuxer:
+        index = read_index(demuxer, limits, deadline)
+        plan = make_plan(index, np.array(frames, np.int64))
+        if forget:
+            object.__setattr__(index, "packets", None)
+        request: Any = SimpleNamespace(plan=plan, index=index, demuxer=demuxer)
+        return shares(request, threads)
+
+
+@pytest.mark.parametrize("name", ["h264_keyint4.mp4", "h264_all_intra.mp4", "h264.mkv"])
+def test_runs_of_a_container_with_the_headers_in_front_are_shared(name: str) -> None:
+    assert shares_of(name, SPREAD) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("threads", "lengths", "expected"),
+    [
+        (4, [1, 1], (2, 2)),
+        (4, [119, 35], (3, 1)),
+        (4, [35, 119], (3, 1)),
+        (4, [1, 1, 1, 500], (3, 1)),
+        (16, [119, 35], (12, 4)),
+        (16, [10, 10, 10], (8, 8)),
+        (3, [100, 1], (2, 1)),
+        (2, [10, 10], (1, 1)),
+        (2, [10, 9], None),
+        (1, [10, 10], None),
+        (4, [10], None),
+        (4, [], None),
+    ],
+)
+def test_the_longest_run_gets_threads_for_its_part_of_the_work(
+    threads: int, lengths: list[int], expected: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(abreast, "_independent", lambda request: True)
+    request: Any = SimpleNamespace(plan=SimpleNamespace(runs=[SimpleNamespace(packets=range(n)) for n in lengths]))
+    assert shares(request, threads) == expected
+
+
+def test_they_are_not_where_packets_must_be_read_in_order() -> None:
+    assert shares_of("h264_keyint4.mp4", SPREAD, forget=True) is None
+
+
+def test_nor_where_there_is_one_run_or_none() -> None:
+    assert shares_of("h264_long_gop.mp4", SPREAD) is None
+    assert shares_of("h264_keyint4.mp4", [1]) is None
+    assert shares_of("h264_keyint4.mp4", []) is None
+
+
+@pytest.mark.parametrize("name", ["h264.ts", "h264_raw.h264", "hevc.ts", "mpeg2.mp4"])
+def test_nor_where_headers_come_with_the_packets(name: str) -> None:
+    """A decoder that starts in the middle may lack what only an earlier packet brought."""
+    assert shares_of(name, SPREAD) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["h264_keyint4.mp4", "h264_uneven_keys.mp4", "h264_open_gop.mp4", "hevc_open_gop.mp4", "vp9_layers.webm"]
+)
+def test_the_frames_are_the_same_as_of_one_decoder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def counted(runs: Any, *rest: Any) -> list[bool]:
+        calls.append(len(runs))
+        return two_at_a_time(runs, *rest)
+
+    monkeypatch.setattr(pyav, "two_at_a_time", counted)
+    wanted = [53, 1, 14, 14, 27, 40, 2]
+    shared = telecine.load(CLIPS[name].path(), indices=wanted, threads=4, errors="strict")
+    was_shared = list(calls)
+    alone = telecine.load(CLIPS[name].path(), indices=wanted, threads=1, errors="strict")
+    assert calls == was_shared
+    assert np.array_equal(shared.data, alone.data)
+    if name.startswith("h264_keyint4"):
+        assert was_shared == [len(set(wanted)) - 1]
+
+
+def two_each(request: Any, threads: int) -> tuple[int, int] | None:
+    """Shares whatever has several runs, also where that is not done otherwise."""
+    return (2, 2) if len(request.plan.runs) > 1 else None
+
+
+@pytest.mark.parametrize(
+    "name", ["noise_reference.mp4", "noise_disposable.mp4", "noise_key.mp4", "missing_reference.mp4"]
+)
+def test_damage_is_judged_as_with_one_decoder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is not sound is done again, with all that is decoded together with it."""
+    monkeypatch.setattr(pyav, "shares", two_each)
+    total = telecine.probe(CLIPS[name].path()).num_frames
+    wanted = list(range(1, total, 5))
+    shared = telecine.load(CLIPS[name].path(), indices=wanted, threads=4)
+    alone = telecine.load(CLIPS[name].path(), indices=wanted, threads=1)
+    assert shared.report.lost == alone.report.lost
+    assert np.array_equal(shared.data, alone.data)
+
+
+def test_size_changes_are_noted_whoever_meets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyav, "shares", two_each)
+    frames = telecine.load(CLIPS["size_change.ts"].path(), indices=[0, 59], threads=4)
+    assert any("size changes" in note for note in frames.report.notes)
+
+
+def runs(count: int) -> list[Run]:
+    nothing = np.empty(0, np.int64)
+    return [Run(nothing, nothing.astype(np.bool_), {number: ()}, True) for number in range(count)]
+
+
+def test_every_run_is_decoded_once_and_answered_for() -> None:
+    def decoder(seen: list[int]) -> Callable[[Run], bool]:
+        def decode(run: Run) -> bool:
+            (number,) = run.targets
+            seen.append(number)
+            time.sleep(0.001)
+            return number % 3 != 0
+
+        return decode
+
+    first: list[int] = []
+    second: list[int] = []
+    answers = two_at_a_time(runs(40), (decoder(first), decoder(second)), Progress(Deadline(), 0))
+    assert answers == [number % 3 != 0 for number in range(40)]
+    assert sorted(first + second) == list(range(40)) and first and second
+
+
+def test_the_first_decoder_begins_with_the_longest_run() -> None:
+    lengths = [3, 1, 9, 4]
+    todo = [Run(np.arange(n), np.ones(n, np.bool_), {}, True) for n in lengths]
+    seen: tuple[list[int], list[int]] = ([], [])
+    both = threading.Barrier(2, timeout=10)
+
+    def decoder(own: list[int]) -> Callable[[Run], bool]:
+        def decode(run: Run) -> bool:
+            own.append(len(run.packets))
+            if len(own) == 1:
+                both.wait()
+            return True
+
+        return decode
+
+    assert all(two_at_a_time(todo, (decoder(seen[0]), decoder(seen[1])), Progress(Deadline(), 0)))
+    assert seen[0][0] == 9 and seen[1][0] == 4
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+def test_if_one_fails_the_other_stops_and_the_error_is_the_first_one(fails: int) -> None:
+    progress = Progress(Deadline(), 100)
+    began = threading.Event()
+
+    def failing(run: Run) -> bool:
+        began.wait(10)
+        raise DeadlineError("late")
+
+    def endless(run: Run) -> bool:
+        began.set()
+        while True:
+            progress.step()
+            time.sleep(0.001)
+
+    decoders = (failing, endless) if fails == 0 else (endless, failing)
+    before = threading.active_count()
+    with pytest.raises(DeadlineError, match="late"):
+        two_at_a_time(runs(8), decoders, progress)
+    assert threading.active_count() == before
+
+
+def test_a_request_that_is_withdrawn_ends_in_both() -> None:
+    deadline = Deadline()
+    progress = Progress(deadline, 100)
+    both = threading.Barrier(2, timeout=10)
+
+    def decode(run: Run) -> bool:
+        both.wait()
+        deadline.cancel()
+        while True:
+            progress.step()
+
+    with pytest.raises(Cancelled):
+        two_at_a_time(runs(2), (decode, decode), progress)
+
+
+def test_whoever_watches_the_deadline_is_called_by_one_thread_at_a_time() -> None:
+    inside: list[int] = []
+    counted: list[int] = []
+
+    def watch(doing: str, done: int, total: int) -> None:
+        inside.append(done)
+        assert len(inside) == 1
+        counted.append(done)
+        inside.pop()
+
+    progress = Progress(Deadline(watch=watch), 2000)
+
+    def decode(run: Run) -> bool:
+        for _ in range(100):
+            progress.step()
+        return True
+
+    assert all(two_at_a_time(runs(20), (decode, decode), progress))
+    assert counted == list(range(2000))
+
+
+def test_where_no_thread_can_be_started_one_decoder_does_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    runs: Any = [SimpleNamespace(packets=range(count)) for count in (3, 9, 5)]
+    done: list[int] = []
+
+    def decode(run: Any) -> bool:
+        done.append(len(run.packets))
+        return True
+
+    assert two_at_a_time(runs, (decode, decode), Progress(Deadline(), 17)) == [True] * 3
+    assert done == [9, 5, 3]

@@ -1,0 +1,573 @@
+"""The PyNvVideoCodec backend, over a stand-in for the library."""
+
+from __future__ import annotations
+
+import gc
+import io
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+import telecine
+from support.clips import CLIPS, read_number
+from support.fake_driver.double import Double, double_fixture, engine_fixture  # noqa: F401, fixtures
+from support.fake_nvidia import FakePyNvVideoCodec, install
+from telecine.backends import cuda_output as on_gpu
+from telecine.backends.pynvvideocodec import backend as pynvvideocodec
+from telecine.backends.pynvvideocodec import surfaces
+from telecine.backends.pynvvideocodec.backend import PyNvVideoCodecBackend
+from telecine.bitstream.annexb import ByteStream
+from telecine.limits import Deadline
+from telecine.testing import CASES, Case, run
+
+CLIP = CLIPS["h264_pyramid.mp4"]
+CODE = b"\0\0\0\1"
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakePyNvVideoCodec]:
+    """Makes the library, with a backend that has seen no request yet, and without the extension."""
+
+    def missing() -> Any:
+        raise telecine.BackendUnavailable("the extension telecine._nvdec is missing")
+
+    def make(**faults: Any) -> FakePyNvVideoCodec:
+        library = FakePyNvVideoCodec(**faults)
+        install(monkeypatch, PyNvVideoCodec=library)
+        monkeypatch.setitem(sys.modules["telecine.backends.base"]._made, "pynvvideocodec", PyNvVideoCodecBackend())
+        return library
+
+    for module in (pynvvideocodec, surfaces):
+        monkeypatch.setattr(module, "extension", missing)
+    monkeypatch.setattr(surfaces, "form", lambda out: "array")  # torch, where there is one, is not for the stand-in
+    return make
+
+
+@pytest.fixture
+def gpu(start: Any, double: Double, monkeypatch: pytest.MonkeyPatch) -> Double:
+    """The extension, on the stand-in for the driver."""
+    for module in (pynvvideocodec, surfaces):
+        monkeypatch.setattr(module, "extension", on_gpu.extension)
+    return double
+
+
+def load(source: Any, **how: Any) -> telecine.Frames:
+    return telecine.load(source, backend="pynvvideocodec", **how)
+
+
+def numbers(frames: telecine.Frames) -> list[int]:
+    return [read_number(image) for image in frames.data]
+
+
+def _check_contract(case: Case, device: str) -> None:
+    outcome = run(case, "pynvvideocodec", device)
+    other = {"noise": {"same", "differs"}, "interlaced": {"refused"}}
+    assert outcome.verdict in other.get(case.name, {"same"}), outcome
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_contract(start: Callable[..., FakePyNvVideoCodec], case: Case) -> None:
+    start()
+    _check_contract(case, "cpu")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_contract_on_the_gpu(start: Callable[..., FakePyNvVideoCodec], gpu: Double, case: Case) -> None:
+    start()
+    _check_contract(case, "cuda")
+
+
+PIXELS = [
+    "h264_pyramid.mp4", "hevc_main10.mp4", "hevc_444.mp4", "rotated90.mp4", "colour_bt709_pc.mp4", "vp8_layers.webm",
+    "vp8_plain.webm", "h264_10bit.mp4",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*PIXELS, "h264_422.mp4", "vp9_layers.webm"])
+def test_pixels_are_those_of_ffmpegs_own_decoder(start: Callable[..., FakePyNvVideoCodec], name: str) -> None:
+    """Pictures are taken as decoded and converted by the rule: to the last bit, and resized."""
+    start()
+    for size in (None, 48):
+        wanted = {"num_frames": 5, "size": size}
+        ours, known = load(CLIPS[name].path(), **wanted), telecine.load(CLIPS[name].path(), backend="pyav", **wanted)
+        assert ours.indices.tolist() == known.indices.tolist()
+        assert np.array_equal(ours.data, known.data)
+
+
+@pytest.mark.parametrize("name", PIXELS)
+def test_pixels_on_the_gpu_are_nvdecs(start: Callable[..., FakePyNvVideoCodec], gpu: Double, name: str) -> None:
+    """The kernel converts them where they are: turned, with 10 bits, resized."""
+    library = start()
+    for size in (None, 47):
+        wanted = {"num_frames": 5, "size": size}
+        known = telecine.load(CLIPS[name].path(), backend="pyav", **wanted)
+        launches = gpu.count("launches")
+        ours = load(CLIPS[name].path(), device="cuda", **wanted)
+        assert gpu.count("launches") == launches + 5
+        assert ours.indices.tolist() == known.indices.tolist()
+        assert np.abs(ours.numpy().astype(int) - known.data).max() <= 1
+        assert ours.report.device == "cuda:0"
+    assert all(arguments["usedevicememory"] for arguments in library.made)
+    assert {arguments["outputColorType"] for arguments in library.made} == {library.OutputColorType.NATIVE}
+
+
+def test_frames_on_the_gpu_are_written_once_and_repeated(start: Callable[..., FakePyNvVideoCodec], gpu: Double) -> None:
+    start()
+    launches = gpu.count("launches")
+    frames = load(CLIP.path(), indices=[7, 30, 7, 7], device="cuda")
+    assert [read_number(image) for image in frames.numpy()] == [7, 30, 7, 7]
+    assert gpu.count("launches") == launches + 2
+
+
+def test_what_the_kernel_does_not_convert_is_refused(start: Callable[..., FakePyNvVideoCodec], gpu: Double) -> None:
+    start()
+    assert telecine.probe(CLIPS["vp9_layers.webm"].path()).color_space == "gbr"
+    with pytest.raises(telecine.BackendUnavailable, match="no conversion from gbrp"):
+        load(CLIPS["vp9_layers.webm"].path(), num_frames=2, device="cuda")
+
+
+def test_the_gpu_is_asked_what_it_decodes(start: Callable[..., FakePyNvVideoCodec], gpu: Double) -> None:
+    """The library says nothing of some kinds, and gives no frame."""
+    library = start(mute=("H264",))
+    with pytest.raises(telecine.BackendUnavailable, match="does not know this codec with this chroma format"):
+        load(CLIPS["h264_422.mp4"].path(), num_frames=2)
+    assert not library.made
+
+
+def test_without_the_extension_there_are_no_frames_on_the_gpu(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    library = start()
+    with pytest.raises(telecine.BackendUnavailable, match="extension"):
+        load(CLIP.path(), num_frames=2, device="cuda")
+    assert not library.made
+
+
+@pytest.mark.parametrize(("device", "failure"), [("cuda:3", "no GPU 3"), ("cuda", "allocating GPU memory")])
+def test_a_gpu_that_cannot_be_used(
+    start: Callable[..., FakePyNvVideoCodec], gpu: Double, device: str, failure: str
+) -> None:
+    start()
+    gpu.set(memory_failures=1 if device == "cuda" else 0)
+    with pytest.raises(telecine.BackendUnavailable, match=failure):
+        load(CLIP.path(), num_frames=2, device=device)
+
+
+def test_a_conversion_that_fails_is_the_backends_fault(start: Callable[..., FakePyNvVideoCodec], gpu: Double) -> None:
+    start()
+    nvdec: Any = on_gpu.extension()
+    with pytest.MonkeyPatch.context() as patch:
+        # the output is there already, and the filter tables are next
+        def fails(*arguments: Any) -> Any:
+            gpu.set(memory_failures=1)
+            return made(*arguments)
+
+        made = nvdec.SurfaceConverter
+        patch.setattr(nvdec, "SurfaceConverter", fails)
+        with pytest.raises(telecine.BackendUnavailable, match="allocating GPU memory"):
+            load(CLIP.path(), num_frames=2, device="cuda", size=48)
+
+
+@pytest.mark.parametrize("name", ["mpeg2.mp4", "mpeg2_open_gop.ts", "mpeg4.mp4", "mpeg4.avi"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_codecs_without_an_exact_transform_are_refused(
+    start: Callable[..., FakePyNvVideoCodec], name: str, device: str
+) -> None:
+    start()
+    with pytest.raises(telecine.BackendUnavailable, match="gives other pictures than FFmpeg's"):
+        load(CLIPS[name].path(), num_frames=2, device=device)
+
+
+@pytest.mark.parametrize("name", ["interlaced.mp4", "h264_mbaff.mp4", "h264_paff.mp4", "h264_paff.ts"])
+def test_interlaced_video_is_refused(start: Callable[..., FakePyNvVideoCodec], name: str) -> None:
+    """The library deinterlaces it, whatever the container says of it."""
+    library = start()
+    with pytest.raises(telecine.BackendUnavailable, match=r"deinterlaces.*use backend='pyav' or 'nvdec'"):
+        load(CLIPS[name].path(), num_frames=2)
+    assert not library.made
+
+
+@pytest.mark.parametrize(
+    "name", ["vp8_altref.webm", "vp9_10bit.webm", "vp9_altref.webm", "av1_aom.mp4", "av1_svt.webm"]
+)
+def test_hidden_frames_are_refused(start: Callable[..., FakePyNvVideoCodec], name: str) -> None:
+    """The library gives frames the times of others there."""
+    start()
+    with pytest.raises(telecine.BackendUnavailable, match="hidden frames"):
+        load(CLIPS[name].path())
+
+
+@pytest.mark.parametrize("name", ["vp8_plain.webm", "vp9_layers.webm"])
+def test_where_a_frame_is_missing_no_other_is_believed(start: Callable[..., FakePyNvVideoCodec], name: str) -> None:
+    """Of codecs that show frames in the order of their packets: one of them may have its time."""
+    start(drops=(30,))
+    with pytest.raises(telecine.DecodeError, match="none of 60 wanted frames"):
+        load(CLIPS[name].path())
+    frames = load(CLIPS[name].path(), indices=[0, 5])
+    assert frames.indices.tolist() == [0, 5]
+
+
+def test_a_codec_of_which_nothing_comes_is_refused(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    start(mute=("VP9",))
+    with pytest.raises(telecine.BackendUnavailable, match="no frame of gbrp in vp9"):
+        load(CLIPS["vp9_layers.webm"].path())
+
+
+@pytest.mark.parametrize(
+    ("kind", "tall", "height"),
+    [
+        ("NV12", 72, 48), ("NV12", 68, 45), ("NV12", 67, 45), ("NV12", 71, 47), ("NV12", 70, 47), ("NV12", 2, 1),
+        ("P016", 66, 44), ("NV16", 90, 45), ("YUV444", 135, 45),
+    ],
+)  # fmt: skip
+def test_the_height_of_a_picture_follows_from_that_of_its_planes(kind: str, tall: int, height: int) -> None:
+    """Whether or not the library has rounded half a row of chroma away."""
+    request: Any = SimpleNamespace(
+        geometry=SimpleNamespace(stored_width=63), info=SimpleNamespace(bit_depth=10), max_pixels=1 << 20
+    )
+    frame = SimpleNamespace(format=f"Pixel_Format.{kind}", shape=(tall, 64), GetPtrToPlane=lambda plane: 4096)
+    surface = surfaces.surface_of(request, frame)
+    assert (surface.height, surface.width, surface.depth) == (height, 63, 10 if kind == "P016" else 8)
+    assert surface.pitch == (128 if kind == "P016" else 64)
+    frame.strides = (256, 1)
+    assert surfaces.surface_of(request, frame).pitch == 256
+
+
+@pytest.mark.parametrize("name", ["h264_open_gop.mp4", "hevc_open_gop.mp4", "hevc_cut.mp4", "trimmed.mp4", "vfr.mp4"])
+def test_no_frame_is_a_neighbour(start: Callable[..., FakePyNvVideoCodec], name: str) -> None:
+    start()
+    clip = CLIPS[name]
+    for wanted in (range(clip.num_frames), range(3, clip.num_frames, 7)):
+        frames = load(clip.path(), indices=list(wanted))
+        assert numbers(frames) == [clip.numbers[index] for index in frames.indices]
+        assert frames.indices.tolist() == list(wanted)
+
+
+def test_what_the_library_is_told(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    """For the host it gives pictures as decoded, in host memory; no container and no file are in the game."""
+    library = start()
+    load(CLIP.path(), num_frames=2, max_width=1920, max_height=1088)
+    (arguments,) = library.made
+    assert (arguments["maxwidth"], arguments["maxheight"]) == (1920, 1088)
+    assert arguments["codec"] is library.cudaVideoCodec.H264
+    assert arguments["outputColorType"] is library.OutputColorType.NATIVE
+    assert arguments["usedevicememory"] is False
+    assert arguments["gpuid"] == 0
+
+
+def test_a_frame_is_known_by_its_time(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    """A picture that does not come out shifts no other, and is lost with all that is built on it."""
+    start(drops=(21,))
+    frames = load(CLIP.path())
+    assert numbers(frames) == frames.indices.tolist()
+    assert 21 in frames.report.lost
+    assert set(frames.report.lost) == set(range(60)) - set(frames.indices.tolist()) <= set(range(60))
+    assert set(range(24, 60)) <= set(frames.indices.tolist())
+
+
+def _with_exchanged_times() -> bytes:
+    """A clip in which two B pictures have each other's times."""
+    target = io.BytesIO()
+    with av.open(str(CLIP.path())) as source, av.open(target, "w", format="matroska") as file:
+        packets = [packet for packet in source.demux(video=0) if packet.size]
+        stream = file.add_stream_from_template(source.streams.video[0])
+        by_time = sorted(packets, key=lambda packet: packet.pts or 0)
+        one, other = by_time[5], by_time[6]
+        one.pts, other.pts = other.pts, one.pts
+        for packet in packets:
+            packet.stream = stream
+            file.mux_one(packet)
+    return target.getvalue()
+
+
+def test_times_that_contradict_the_stream_lose_frames_and_never_exchange_them(
+    start: Callable[..., FakePyNvVideoCodec],
+) -> None:
+    """The driver's parser gives frames each other's times where it thinks that they do not ascend."""
+    data = _with_exchanged_times()
+    known = telecine.load(data, backend="pyav")
+    for exchanges in (True, False):
+        start(exchanges=exchanges)
+        frames = load(data)
+        assert {5, 6} <= set(frames.report.lost) <= set(range(24))
+        assert np.array_equal(frames.data, known.data[frames.indices])
+
+
+def test_a_decoder_stays_warm(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    library = start()
+    for _ in range(3):
+        assert numbers(load(CLIP.path(), indices=[0, 30, 59])) == [0, 30, 59]
+    assert len(library.made) == 1
+    load(CLIPS["hevc_main10.mp4"].path(), num_frames=2)
+    load(CLIP.path(), num_frames=2)
+    assert len(library.made) == 2
+
+
+def test_a_decoder_is_not_used_for_other_parameter_sets(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    """Of the same size, a stream may refer to more pictures than it has room for."""
+    library = start()
+    assert telecine.probe(CLIP.path()).width == telecine.probe(CLIPS["h264_no_b.mp4"].path()).width
+    load(CLIP.path(), num_frames=2)
+    load(CLIPS["h264_no_b.mp4"].path(), num_frames=2)
+    assert len(library.made) == 2
+
+
+def test_idle_decoders_make_room(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    """There are never more than hw_decoders, in use and idle; the ones idle for longest go."""
+    library = start()
+    names = ["h264_pyramid.mp4", "hevc_main10.mp4", "vp8_plain.webm", "hevc_444.mp4"]
+    for name in names:
+        load(CLIPS[name].path(), num_frames=1, hw_decoders=2)
+    assert library.most_alive == 2
+    load(CLIPS["hevc_444.mp4"].path(), num_frames=1)
+    assert len(library.made) == 4
+    load(CLIPS["h264_pyramid.mp4"].path(), num_frames=1)
+    assert len(library.made) == 5
+
+
+def test_a_decoder_that_has_failed_is_not_used_again(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    library = start(fails_at={0: 30})
+    load(CLIP.path())
+    assert numbers(load(CLIP.path(), indices=[0, 59])) == [0, 59]
+    gc.collect()
+    assert len(library.alive) <= 2
+
+
+@pytest.mark.parametrize("at", [1, 20, 30, 60])
+def test_what_a_failure_costs(start: Callable[..., FakePyNvVideoCodec], at: int) -> None:
+    """What comes before it is had from another decoder, and it ends at the next point that looks back at nothing."""
+    library = start(fails_at={0: at})
+    frames = load(CLIP.path())
+    assert numbers(frames) == frames.indices.tolist()
+    lost = set(frames.report.lost)
+    assert lost == set(range(60)) - set(frames.indices.tolist())
+    restart = -(-at // 24) * 24
+    assert not lost & set(range(restart, 60))
+    assert not lost & set(range(at - at % 24))
+    assert any("cuvidDecodePicture" in note for note in frames.report.notes)
+    assert len(library.made) <= 4
+
+
+@pytest.mark.parametrize("batch", [1, 7, 30, 31, 1000])
+@pytest.mark.parametrize("name", ["h264_pyramid.mp4", "size_change.ts", "noise_reference.mp4"])
+def test_how_many_packets_are_made_ready_at_a_time_changes_nothing(
+    start: Callable[..., FakePyNvVideoCodec], monkeypatch: pytest.MonkeyPatch, batch: int, name: str
+) -> None:
+    found = []
+    for size in (pynvvideocodec._BATCH, batch):
+        monkeypatch.setattr(pynvvideocodec, "_BATCH", size)
+        library = start(fails_at={0: 30} if name == CLIP.name else {})
+        frames = load(CLIPS[name].path())
+        found.append((frames.indices.tolist(), frames.report.lost, len(library.made), frames.data.tobytes()))
+    assert found[0] == found[1]
+
+
+def test_a_warm_decoder_that_fails_is_replaced(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    """It was perhaps not made for this after all: nothing is lost by that."""
+    library = start(fails_at={0: 40})
+    load(CLIP.path(), indices=[0])
+    frames = load(CLIP.path())
+    assert numbers(frames) == list(range(60))
+    assert len(library.made) == 2
+
+
+def test_a_size_that_changes(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    """Each size has a decoder of its own, and what has met several is not used again."""
+    library = start()
+    clip = CLIPS["size_change.ts"]
+    known = telecine.load(clip.path(), backend="pyav")
+    frames = load(clip.path())
+    assert frames.indices.tolist() == known.indices.tolist()
+    assert np.array_equal(frames.data, known.data)
+    assert len(library.made) > 1
+
+
+def test_packets_that_were_not_kept_are_read_again(
+    start: Callable[..., FakePyNvVideoCodec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long video's are not: whatever decoder comes next, its packets are found in the file."""
+    monkeypatch.setattr(sys.modules["telecine.index.packet_index"], "_KEEP_BYTES", 0)
+    known = telecine.load(CLIPS["size_change.ts"].path(), backend="pyav")
+    start()
+    assert np.array_equal(load(CLIPS["size_change.ts"].path()).data, known.data)
+    start(fails_at={0: 30})
+    frames = load(CLIP.path())
+    assert numbers(frames) == frames.indices.tolist()
+    assert set(range(24)) | set(range(48, 60)) <= set(frames.indices.tolist())
+
+
+def test_a_picture_larger_than_allowed(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    start()
+    info = telecine.probe(CLIPS["size_change.ts"].path())
+    limits = telecine.Limits(max_pixels=info.width * info.height)
+    with pytest.raises(telecine.TelecineError, match="pixels"):
+        load(CLIPS["size_change.ts"].path(), limits=limits)
+
+
+def test_what_the_gpu_does_not_have_is_refused_with_the_librarys_reason(
+    start: Callable[..., FakePyNvVideoCodec],
+) -> None:
+    start(unsupported=("HEVC",))
+    with pytest.raises(telecine.BackendUnavailable, match="Codec not supported on this GPU") as caught:
+        load(CLIPS["hevc_444.mp4"].path(), num_frames=2)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_codec_that_the_library_does_not_know_is_refused(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    start()
+    with pytest.raises(telecine.BackendUnavailable, match="backend='pyav'"):
+        load(CLIPS["prores.mov"].path(), num_frames=2)
+
+
+def test_no_decoder_can_be_made(start: Callable[..., FakePyNvVideoCodec], monkeypatch: pytest.MonkeyPatch) -> None:
+    library = start()
+
+    def fails(**_: Any) -> Any:
+        raise library.PyNvVCException("CUDA_ERROR_OUT_OF_MEMORY\nat line 3")
+
+    monkeypatch.setattr(library, "CreateDecoder", fails)
+    with pytest.raises(telecine.BackendUnavailable, match="CUDA_ERROR_OUT_OF_MEMORY"):
+        load(CLIP.path(), num_frames=2)
+
+
+def test_nothing_decodable_is_not_the_backends_fault(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    start(fails_at=dict.fromkeys(range(100), 0))
+    with pytest.raises(telecine.DecodeError, match="none of 60 wanted frames"):
+        load(CLIP.path())
+
+
+def test_hw_decoders_is_the_first_requests_word(
+    start: Callable[..., FakePyNvVideoCodec], caplog: pytest.LogCaptureFixture
+) -> None:
+    """No more decoders at a time than that, and a later wish is answered once, in the log."""
+    library = start()
+    threads = [
+        threading.Thread(target=load, args=(CLIP.path(),), kwargs={"indices": [0], "hw_decoders": 1}) for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert library.most_alive == 1
+    with caplog.at_level(logging.WARNING, "telecine"):
+        for _ in range(2):
+            load(CLIP.path(), indices=[0], hw_decoders=3)
+    assert [record.getMessage() for record in caplog.records] == [
+        "hw_decoders is 3; it stays 1, as the first request said"
+    ]
+
+
+def test_a_deadline_holds_while_all_decoders_are_busy(start: Callable[..., FakePyNvVideoCodec]) -> None:
+    start()
+    load(CLIP.path(), indices=[0], hw_decoders=1)
+    made: Any = sys.modules["telecine.backends.base"]._made["pynvvideocodec"]
+    assert made._decoders._places.acquire(timeout=1)
+    with pytest.raises(telecine.DeadlineError, match="waiting for a hardware decoder"):
+        load(CLIP.path(), num_frames=1, timeout=0.3)
+
+
+def test_a_deadline_in_the_middle_costs_the_decoder(
+    start: Callable[..., FakePyNvVideoCodec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would give its late frames to the next request."""
+    library = start()
+    deadline = Deadline()
+    picture = pynvvideocodec.as_frame
+
+    def cancels(request: Any, frame: Any) -> Any:
+        deadline.cancel()
+        return picture(request, frame)
+
+    monkeypatch.setattr(pynvvideocodec, "as_frame", cancels)
+    with pytest.raises(telecine.TelecineError):
+        load(CLIP.path(), timeout=deadline)
+    monkeypatch.setattr(pynvvideocodec, "as_frame", picture)
+    assert numbers(load(CLIP.path())) == list(range(60))
+    assert len(library.made) == 2
+
+
+def test_without_the_driver_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing it asks the driver for its encoder."""
+
+    class Broken:
+        def find_spec(self, name: str, *_: Any) -> Any:
+            if name == "PyNvVideoCodec":
+                raise RuntimeError("libnvidia-encode.so.1: cannot open shared object file\n\n=== TROUBLESHOOTING ===")
+
+    monkeypatch.delitem(sys.modules, "PyNvVideoCodec", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    status = PyNvVideoCodecBackend().status()
+    assert not status.usable
+    assert status.reason is not None
+    assert "NVIDIA_DRIVER_CAPABILITIES" in status.reason
+    assert "TROUBLESHOOTING" not in status.reason
+
+
+def test_the_version_is_that_of_the_package(
+    start: Callable[..., FakePyNvVideoCodec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The module says 2.1.1 of itself in 2.0.4."""
+    start()
+    monkeypatch.setattr(pynvvideocodec, "version", lambda name: {"pynvvideocodec": "2.0.4"}[name])
+    assert PyNvVideoCodecBackend().status().version == "2.0.4"
+
+
+def _avcc(*sets: bytes, length_size: int = 4) -> bytes:
+    units = b"".join(len(unit).to_bytes(2, "big") + unit for unit in sets[:1])
+    more = b"".join(len(unit).to_bytes(2, "big") + unit for unit in sets[1:])
+    head = bytes([1, 100, 0, 30, 0xFC | (length_size - 1), 0xE1])
+    return head + units + bytes([len(sets) - 1]) + more
+
+
+@pytest.mark.parametrize("length_size", [1, 2, 4])
+def test_length_prefixed_packets_become_start_codes(length_size: int) -> None:
+    sps, pps, slices = b"\x67sps", b"\x68pps", [b"\x06sei", b"\x65\x88slice"]
+    packet = b"".join(len(unit).to_bytes(length_size, "big") + unit for unit in slices)
+    stream = ByteStream("h264", _avcc(sps, pps, length_size=length_size))
+    body = b"".join(CODE + unit for unit in slices)
+    assert stream(packet, True, True) == CODE + sps + CODE + pps + body
+    assert stream.sequence == (sps,)
+    assert stream(packet, False, False) == body
+    assert stream(memoryview(packet), True, True) == CODE + sps + CODE + pps + body
+    broken = b"\xff" * length_size + packet
+    assert stream(broken, False, False) is None
+    # without bytes it would be taken for the end of the stream
+    assert stream(bytes(length_size), False, False) is None
+
+
+def test_start_codes_pass_through() -> None:
+    packet = CODE + b"\x09\xf0\0\0\1\x65\x88slice"
+    for extradata in (b"", CODE + b"\x67sps", _avcc(b"\x67sps", b"\x68pps")):
+        stream = ByteStream("h264", extradata)
+        stream(packet, True, True)
+        assert stream(packet, False, True) == packet
+
+
+def test_a_change_of_parameter_sets_shows() -> None:
+    stream = ByteStream("h264", CODE + b"\x67one")
+    slice_ = CODE + b"\x65\x88slice"
+    stream(slice_, True, True)
+    assert stream.sequence == (b"\x67one",)
+    stream(CODE + b"\x67one" + slice_, False, True)
+    assert stream.sequence == (b"\x67one",)
+    stream(CODE + b"\x67two" + slice_, False, True)
+    assert stream.sequence == (b"\x67two",)
+    stream.renew(_avcc(b"\x67new", b"\x68pps"))
+    packet = b"\0\0\0\7\x65\x88slice"[:11]
+    assert stream(packet, False, True) == CODE + b"\x67new" + CODE + b"\x68pps" + CODE + packet[4:]
+    assert stream.sequence == (b"\x67new",)
+
+
+def test_headers_of_other_codecs_stand_in_front_once() -> None:
+    assert ByteStream("vc1", b"\x25\0\0\1\x0fseq")(b"frame", True, True) == b"\0\0\1\x0fseq\0\0\1\x0dframe"
+    sequence, frame = b"\x0a\x03abc", b"\x32\x05frame"
+    assert ByteStream("av1", b"\x81\0\0\0" + sequence)(frame, True, True) == sequence + frame
+    assert ByteStream("av1", b"\x81\0\0\0" + sequence)(b"\x12\0" + sequence + frame, True, True) == (
+        b"\x12\0" + sequence + frame
+    )
+    assert ByteStream("vp9", b"private")(b"frame", True, True) == b"frame"

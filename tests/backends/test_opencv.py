@@ -1,0 +1,129 @@
+"""What is OpenCV's own: its option, and the faults that the adapter covers."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import telecine
+from support.clips import CLIPS, read_number
+from telecine.backends import opencv
+from telecine.backends.base import get
+from telecine.backends.opencv import OpenCVBackend
+from telecine.testing.clips import _encode, _painted, clip
+
+cv2 = pytest.importorskip("cv2")
+
+
+def test_frame_recovery_goes_on_behind_the_damage() -> None:
+    """OpenCV stops reading at a packet that FFmpeg refuses."""
+    damaged = clip("bad-packet")
+    recovered = telecine.load(damaged.data, backend="opencv")
+    assert set(recovered.report.lost) == damaged.lost
+    given_up = telecine.load(damaged.data, backend="opencv", frame_recovery=False)
+    assert set(given_up.report.lost) >= damaged.lost
+    assert set(given_up.indices.tolist()) < set(recovered.indices.tolist())
+
+
+def test_frame_recovery_puts_no_other_frame_in_the_place_of_a_lost_one() -> None:
+    damaged = clip("bad-packet")
+    frames = telecine.load(damaged.data, backend="opencv", indices=[14, 15, 16, 24], frame_recovery=True)
+    assert frames.indices.tolist() == [14, 24]
+
+
+def test_interlaced_video_is_refused() -> None:
+    """OpenCV cannot convert it, gives the picture before, or none at all, and reports success."""
+    for name in ("h264_mbaff.mp4", "interlaced.mp4"):
+        with pytest.raises(telecine.BackendUnavailable, match="interlaced"):
+            telecine.load(CLIPS[name].path(), backend="opencv")
+
+
+@pytest.fixture
+def turning_interlaced(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """Twelve pictures, and twelve interlaced ones, behind a header that knows of the first ones only."""
+    module = sys.modules["telecine.pipeline"]
+    described = module.describe
+    monkeypatch.setattr(module, "describe", lambda *given: replace(described(*given), interlaced=False))
+    options = [f"keyint=12:bframes=0{more}" for more in ("", ":tff=1")]
+    return b"".join(_encode(_painted(12), container="h264", options={"x264-params": one}) for one in options)
+
+
+def test_video_that_becomes_interlaced_is_refused(turning_interlaced: bytes) -> None:
+    for wanted in ([15], None):
+        with pytest.raises(telecine.BackendUnavailable, match="interlaced"):
+            telecine.load(turning_interlaced, backend="opencv", indices=wanted)
+    assert len(telecine.load(turning_interlaced, backend="opencv", indices=[3, 7])) == 2
+
+
+def test_a_picture_left_over_from_the_one_before_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As OpenCV gives it where its conversion fails, with success reported."""
+    opened = opencv._open
+
+    class Capture:
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            self._real = opened(*arguments, **more)
+            self._last: Any = np.zeros((CLIPS["base.mp4"].height, CLIPS["base.mp4"].width, 3), np.uint8)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._real, name)
+
+        def retrieve(self) -> tuple[bool, Any]:
+            if round(self._real.get(cv2.CAP_PROP_POS_MSEC) / 40) not in (7, 8):
+                self._last = self._real.retrieve()[1]
+            return True, self._last
+
+    monkeypatch.setattr(opencv, "_open", Capture)
+    frames = telecine.load(CLIPS["base.mp4"].path(), backend="opencv", indices=range(12), frame_recovery=False)
+    assert {7, 8} <= set(frames.report.lost)
+    assert [read_number(image) for image in frames.data] == frames.indices.tolist()
+
+
+def test_pictures_that_are_really_the_same_are_kept() -> None:
+    slides = clip("slides")
+    assert telecine.load(slides.data, backend="opencv").report.lost == ()
+
+
+def test_an_open_start_does_not_shift_the_labels() -> None:
+    """OpenCV counts time from what FFmpeg calls the start of the file, which is then not the first frame."""
+    for name in ("h264_open_gop.mp4", "mpeg2_open_gop.ts", "hevc_open_gop.mp4"):
+        for index in range(0, 60, 7):
+            frames = telecine.load(CLIPS[name].path(), backend="opencv", indices=[index])
+            assert [read_number(image) for image in frames.data] == [index]
+
+
+def test_no_file_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    import tempfile
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "not-there"))
+    monkeypatch.chdir(tmp_path)
+    telecine.load(CLIPS["base.mp4"].bytes(), backend="opencv", num_frames=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_installation_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    status = OpenCVBackend().status()
+    assert not status.usable
+    assert status.reason is not None
+    assert "pip install" in status.reason
+
+
+def test_an_old_version_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(cv2, "IStreamReader")
+    status = OpenCVBackend().status()
+    assert not status.usable
+    assert status.reason is not None
+    assert "4.13" in status.reason
+
+
+def test_it_knows_no_gpu() -> None:
+    with pytest.raises(telecine.OptionsError, match="CPU alone"):
+        telecine.load(CLIPS["base.mp4"].path(), backend="opencv", device="cuda")
+
+
+def test_it_is_made_once() -> None:
+    assert get("opencv") is get("opencv")

@@ -1,0 +1,180 @@
+"""Writing frames to disk: whole or not at all, and refused before anything is decoded."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from support.clips import CLIPS, read_number
+from telecine import DeadlineError, OptionsError, load
+from telecine.cli.writers import as_document, claim, claim_sheet, save_sheet
+from telecine.limits import Deadline
+
+
+@pytest.fixture(scope="module")
+def frames():
+    return load(CLIPS["base.mp4"].path(), indices=[47, 3, 47])
+
+
+def write(frames, target, source="-"):
+    with claim(str(target), source) as writer:
+        writer(frames, Deadline())
+
+
+def test_a_folder_holds_each_frame_under_its_own_number(frames, tmp_path):
+    write(frames, tmp_path / "out")
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "frame_000003.png",
+        "frame_000047.png",
+        "frames.json",
+    ]
+    for index in (3, 47):
+        with Image.open(tmp_path / f"out/frame_{index:06d}.png") as picture:
+            pixels = np.asarray(picture)
+        assert read_number(pixels) == index
+        assert (pixels == frames.data[frames.indices == index][0]).all()
+    document = json.loads((tmp_path / "out/frames.json").read_text())
+    assert document == json.loads(json.dumps(as_document(frames, folder=True)))
+    assert [row["file"] for row in document["frames"]] == [f"frame_{i:06d}.png" for i in (47, 3, 47)]
+
+
+def test_a_folder_that_exists_keeps_what_else_is_in_it(frames, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "frames.json").write_text("old")
+    write(frames, tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert json.loads((tmp_path / "frames.json").read_text())["info"]["num_frames"] == 60
+
+
+def test_arrays_come_back_as_they_were(frames, tmp_path):
+    write(frames, tmp_path / "out.npz")
+    with np.load(tmp_path / "out.npz", allow_pickle=False) as arrays:
+        assert set(arrays) == {"frames", "indices", "timestamps", "metadata"}
+        assert (arrays["frames"] == frames.data).all()
+        assert arrays["indices"].tolist() == [47, 3, 47]
+        assert arrays["timestamps"].tolist() == frames.timestamps.tolist()
+        metadata = json.loads(str(arrays["metadata"]))
+    assert metadata["metadata"] == frames.metadata()
+    assert metadata["info"]["sample_aspect_ratio"] == "1/1"
+
+
+@pytest.mark.parametrize("name", ["sheet.jpg", "sheet.jpeg", "sheet.png", "SHEET.JPG"])
+def test_a_sheet_is_a_picture_of_the_kind_that_its_suffix_says(frames, tmp_path, name):
+    write(frames, tmp_path / name)
+    with Image.open(tmp_path / name) as picture:
+        assert picture.format == ("PNG" if name.endswith("png") else "JPEG")
+        assert picture.size == frames.sheet().size
+
+
+def test_files_get_the_permissions_of_any_new_file(frames, tmp_path):
+    (tmp_path / "other").touch()
+    write(frames, tmp_path / "out.npz")
+    assert (tmp_path / "out.npz").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_a_link_stays_a_link(frames, tmp_path):
+    (tmp_path / "link.png").symlink_to(tmp_path / "real.png")
+    write(frames, tmp_path / "link.png")
+    assert (tmp_path / "link.png").is_symlink() and (tmp_path / "real.png").is_file()
+
+
+@pytest.mark.parametrize("target", ["out.npz", "out.jpg", "out", "deep/out", "a/b/c/", "a/b/../c/d/"])
+def test_nothing_is_left_where_the_work_fails(frames, tmp_path, target):
+    with pytest.raises(RuntimeError, match="decoding failed"), claim(str(tmp_path / target), "-"):
+        assert list(tmp_path.iterdir())  # claimed
+        raise RuntimeError("decoding failed")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_that_were_there_or_that_others_use_stay(frames, tmp_path):
+    (tmp_path / "old").mkdir()
+    with pytest.raises(RuntimeError), claim(str(tmp_path / "old/a/b/c"), "-"):
+        (tmp_path / "old/a/other.txt").write_text("somebody else's")
+        raise RuntimeError("decoding failed")
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["a", "old", "other.txt"]
+
+
+def test_a_folder_that_cannot_be_made_leaves_no_part_of_it(tmp_path, monkeypatch):
+    real = os.mkdir
+
+    def mkdir(path, *arguments):
+        if Path(path).name == "c":
+            raise OSError(28, "No space left on device")
+        real(path, *arguments)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    with pytest.raises(OptionsError, match="No space left"), claim(str(tmp_path / "a/b/c/d"), "-"):
+        pytest.fail("it was claimed")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["sheet.foo", "sheet.npz", "sheet", "", "sheet/", "folder.png"])
+def test_a_sheet_of_several_results_is_a_picture(tmp_path, target):
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(OptionsError, match=r"must be the path of a contact sheet \(\.jpg, \.jpeg, \.png\)"):
+        with claim_sheet(str(tmp_path / target) if target else "", "-"):
+            pytest.fail("it was claimed")
+    with pytest.raises(OptionsError, match="cannot be written"), claim_sheet(str(tmp_path / "absent/x.png"), "-"):
+        pytest.fail("it was claimed")
+    assert [p.name for p in tmp_path.iterdir()] == ["folder.png"]
+
+
+def test_a_sheet_has_its_name_only_when_it_is_complete(frames, tmp_path):
+    target = tmp_path / "sheet.PNG"
+    with claim_sheet(str(target), "-") as place:
+        place(lambda path: (save_sheet(frames.sheet(), path), pytest.fail("too early") if target.exists() else None))
+    assert [p.name for p in tmp_path.iterdir()] == ["sheet.PNG"]
+    with pytest.raises(RuntimeError), claim_sheet(str(tmp_path / "other.jpg"), "-"):
+        raise RuntimeError("decoding failed")
+    assert [p.name for p in tmp_path.iterdir()] == ["sheet.PNG"]
+
+
+def test_an_old_file_stays_whole_where_the_writing_fails(frames, tmp_path, monkeypatch):
+    (tmp_path / "out.npz").write_bytes(b"old")
+
+    def full(file, **arrays):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OptionsError, match="No space left on device"):
+        write(frames, tmp_path / "out.npz")
+    assert [p.name for p in tmp_path.iterdir()] == ["out.npz"]
+    assert (tmp_path / "out.npz").read_bytes() == b"old"
+
+
+def test_the_deadline_holds_while_writing(frames, tmp_path):
+    deadline = Deadline(1e-9)
+    for target in ("out", "out.png"):
+        with pytest.raises(DeadlineError), claim(str(tmp_path / target), "-") as writer:
+            writer(frames, deadline)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["out.gif", "out.mp4", "frames.json", "-", ""])
+def test_an_unknown_kind_of_target_is_refused_with_the_known_ones(tmp_path, target):
+    with pytest.raises(OptionsError, match=r"\.npz"), claim(str(tmp_path / target) if "." in target else target, "-"):
+        pytest.fail("it was claimed")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["absent/out.png", "file/out.png", "file/out", "file"])
+def test_a_target_that_cannot_be_written_is_refused(tmp_path, target):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(OptionsError, match="cannot be written"), claim(str(tmp_path / target), "-"):
+        pytest.fail("it was claimed")
+
+
+def test_the_video_itself_is_not_replaced(tmp_path):
+    video = tmp_path / "animation.png"
+    video.write_bytes(b"pixels")
+    os.link(video, tmp_path / "same.png")
+    for target in (video, tmp_path / "same.png"):
+        with pytest.raises(OptionsError, match="the video itself"), claim(str(target), str(video)):
+            pytest.fail("it was claimed")
+    assert video.read_bytes() == b"pixels"

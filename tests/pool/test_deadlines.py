@@ -1,0 +1,349 @@
+"""Deadlines and cancellation: whatever stage a request is in, it ends in time, and what it held is free again."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import io
+import threading
+import time
+
+import pytest
+
+from support.clips import CLIPS
+from support.fake_backends import Gate, fakes, steps
+from support.pool_cases import MB, best_of_five, gate, is_idle, is_right, path, pool, until
+from telecine import DeadlineError, LimitError, Pool
+from telecine.errors import Cancelled
+from telecine.limits import Deadline
+from telecine.metrics import METRICS
+
+__all__ = ["fakes", "gate", "path", "pool"]
+
+pytestmark = [pytest.mark.usefixtures("fakes"), pytest.mark.timeout(60)]
+
+
+class SlowFile(io.RawIOBase):
+    """A file object that gives a byte now and then."""
+
+    def __init__(self):
+        self.reading = threading.Event()
+
+    def readable(self):
+        return True
+
+    def read(self, count=-1):
+        self.reading.set()
+        time.sleep(0.01)
+        return b"\x00"
+
+
+class ReadClip(io.RawIOBase):
+    """A clip as a file object that has to be read."""
+
+    def __init__(self, path):
+        self._content = io.BytesIO(path.read_bytes())
+
+    def readable(self):
+        return True
+
+    def read(self, count=-1):
+        return self._content.read(count)
+
+
+class StuckClip(ReadClip):
+    """The same, but it does not come before a gate is open, as the answer to a name look-up may not."""
+
+    def __init__(self, path, gate):
+        super().__init__(path)
+        self._gate = gate
+
+    def read(self, count=-1):
+        self._gate.block(None)
+        return super().read(count)
+
+
+# deadlines
+
+
+@best_of_five
+def test_the_timeout_counts_the_queue(path):
+    gate, pool = Gate(), Pool(threads=1)
+    blockers = [pool.submit(path, indices=[1], backend="fake", do=gate) for _ in range(2)]
+    started = time.monotonic()
+    with pytest.raises(DeadlineError, match="queue"):
+        pool.load(path, timeout=0.2)
+    taken = time.monotonic() - started
+    gate.open()
+    assert all(is_right(future.result(), [1]) for future in blockers)
+    pool.close()
+    assert 0.19 < taken < 0.7
+
+
+@best_of_five
+def test_the_timeout_is_checked_while_decoding(path):
+    pool, gate = Pool(threads=1), Gate()
+    pool.load(path, num_frames=1)
+    started = time.monotonic()
+    with pytest.raises(DeadlineError, match="decoding"):
+        pool.load(path, backend="fake", do=gate, timeout=0.2)
+    taken = time.monotonic() - started
+    pool.close()
+    assert taken < 0.6 and pool.status().written_off == 0
+
+
+@best_of_five
+def test_the_timeout_is_checked_while_fetching(path):
+    with Pool(threads=1) as pool:
+        pool.load(path, num_frames=1)
+        started = time.monotonic()
+        with pytest.raises(DeadlineError, match="reading"):
+            pool.load(SlowFile(), timeout=0.2)
+        assert time.monotonic() - started < 0.6
+        assert is_idle(pool) and pool.status().written_off == 0
+
+
+def test_the_timeout_is_checked_while_the_index_is_made(pool, path):
+    """The watch lets the time pass when the first packets are read."""
+
+    def watch(doing, done, total):
+        if doing == "reading the packets":
+            time.sleep(deadline.remaining() + 0.01)
+
+    deadline = Deadline(1.0, watch)
+    with pytest.raises(DeadlineError, match="reading the packets"):
+        pool.load(path, timeout=deadline)
+    assert is_idle(pool) and pool.status().written_off == 0
+
+
+@best_of_five
+def test_a_fetch_that_hangs_fails_within_a_second_and_others_go_on(path):
+    gate = Gate()
+    with Pool(threads=1, workers=1) as pool:
+        started = time.monotonic()
+        with pytest.raises(DeadlineError, match="did not return"):
+            pool.load(StuckClip(path, gate), timeout=0.1)
+        taken = time.monotonic() - started
+        assert len(pool.load(ReadClip(path), num_frames=1, timeout=30)) == 1
+        assert pool.status().stuck == 1
+        gate.open()
+        until(lambda: pool.status().stuck == 0 and is_idle(pool))
+        assert pool._crew._turns.free == 1  # what came back too late keeps no turn
+    assert taken < 1.1
+
+
+@best_of_five
+def test_a_backend_that_hangs_fails_within_a_second_and_its_thread_is_replaced(path):
+    gate = Gate()
+    with Pool(threads=1, workers=1) as pool:
+        hung = pool.submit(path, backend="fake", do=gate.block, timeout=0.2)
+        others = [pool.submit(path, indices=[i], backend="fake") for i in range(3)]
+        started = time.monotonic()
+        with pytest.raises(DeadlineError, match="fake did not return"):
+            hung.result()
+        taken = time.monotonic() - started
+        assert all(is_right(future.result(20), [i]) for i, future in enumerate(others))
+        status = pool.status()
+        assert (status.written_off, status.stuck) == (1, 1)
+        assert METRICS.snapshot()["telecine_threads_stuck"] >= 1
+        assert status.memory_leased > 0  # nobody knows when it comes back
+        gate.open()
+        until(lambda: pool.status().stuck == 0 and is_idle(pool))
+        assert pool.status().written_off == 1
+    assert taken < 1.2
+
+
+def test_memory_that_hung_threads_hold_is_not_given_out_twice(path, gate):
+    with Pool(threads=1, memory=200 * MB) as pool:
+        budget = pool._crew.means.memory
+        with pytest.raises(DeadlineError):
+            pool.load(path, backend="costly", host=budget * 3 // 4, do=gate.block, timeout=0.1)
+        with pytest.raises(LimitError, match="threads that hang"):
+            pool.load(path, backend="costly", host=budget // 2)
+        assert is_right(pool.load(path, indices=[1], backend="costly", host=budget // 5), [1])
+
+
+def test_a_callers_own_deadline_watches_and_cancels(pool, path):
+    seen = []
+    deadline = Deadline(20, lambda doing, done, total: seen.append(doing))
+    pool.load(path, num_frames=2, timeout=deadline)
+    assert "decoding" in seen
+    deadline.cancel()
+    with pytest.raises(Cancelled):
+        pool.load(path, timeout=deadline)
+
+
+# cancellation at every stage
+
+
+def test_cancelled_in_the_queue(pool, path, gate):
+    blockers = [pool.submit(path, indices=[1], backend="fake", do=gate) for _ in range(2)]
+    queued = pool.submit(path)
+    assert queued.cancel() and queued.cancelled()
+    status = pool.status()
+    assert status.queued + status.running == 2
+    gate.open()
+    assert all(is_right(future.result(), [1]) for future in blockers)
+
+
+def test_cancelled_while_fetching(pool, path):
+    file = SlowFile()
+    future = pool.submit(file)
+    assert file.reading.wait(20)
+    future.cancel()
+    until(lambda: is_idle(pool))
+    assert len(pool.load(path, num_frames=1)) == 1
+
+
+def test_cancelled_while_the_index_is_made(pool, path):
+    """The watch holds the request there until it was withdrawn."""
+    there, go_on = threading.Event(), threading.Event()
+
+    def watch(doing, done, total):
+        if doing == "reading the packets":
+            there.set()
+            assert go_on.wait(20)
+
+    future = pool.submit(path, timeout=Deadline(None, watch))
+    assert there.wait(20)
+    assert future.cancel()
+    go_on.set()
+    until(lambda: is_idle(pool))
+    assert pool.status().written_off == 0
+    assert len(pool.load(path, num_frames=1)) == 1
+
+
+def test_cancelled_while_waiting_for_a_turn_behind_a_fetch(path, gate):
+    with Pool(threads=1) as pool:
+        first = pool.submit(path, indices=[1], backend="fake", do=gate)
+        gate.wait_for(1)
+        second = pool.submit(ReadClip(path), num_frames=1)
+        until(lambda: pool.status().running == 2)
+        second.cancel()
+        until(lambda: pool.status().running == 1)
+        gate.open()
+        assert is_right(first.result(), [1])
+
+
+def test_cancelled_while_waiting_for_memory(pool, path, gate):
+    budget = pool._crew.means.memory
+    first = pool.submit(path, indices=[1], backend="costly", host=budget, threads=1, do=gate)
+    gate.wait_for(1)
+    second = pool.submit(path, backend="costly", host=budget)
+    until(lambda: pool._crew.memory.waiting == 1)
+    second.cancel()
+    until(lambda: pool._crew.memory.waiting == 0)
+    gate.open()
+    assert is_right(first.result(), [1])
+
+
+def test_cancelled_while_paused(path):
+    with Pool(threads=1) as pool:
+        long = pool.submit(path, backend="fake", do=steps(1000, 0.005))
+        time.sleep(0.5)
+        short = pool.submit(path, indices=[1], backend="fake", do=steps(20, 0.01))
+        until(lambda: short.done() or pool._crew._turns._waiting)
+        long.cancel()
+        assert is_right(short.result(20), [1])
+        until(lambda: is_idle(pool))
+
+
+@best_of_five
+def test_cancelled_while_decoding_frees_all_within_a_tenth_of_a_second(pool, path):
+    gate = Gate()
+    future = pool.submit(path, backend="fake", do=gate)
+    gate.wait_for(1)
+    started = time.monotonic()
+    assert future.cancel()
+    with pytest.raises(concurrent.futures.CancelledError):
+        future.result()
+    until(lambda: is_idle(pool))
+    assert time.monotonic() - started < 0.1
+    assert pool.load(path, indices=[0], backend="fake").indices.tolist() == [0]
+
+
+@best_of_five
+def test_a_real_decode_stops_within_a_tenth_of_a_second(pool):
+    future = pool.submit(CLIPS["base.mp4"].path(), indices=[i % 60 for i in range(3000)], size=(720, 1280))
+    until(lambda: pool.status().memory_leased or future.done())
+    started = time.monotonic()
+    assert future.cancel()
+    until(lambda: is_idle(pool))
+    assert time.monotonic() - started < 0.1
+    assert pool.status().written_off == 0
+
+
+def test_cancelled_although_the_backend_never_looks(path, gate):
+    with Pool(threads=1) as pool:
+        future = pool.submit(path, backend="fake", do=gate.block)
+        gate.wait_for(1)
+        future.cancel()
+        with pytest.raises(concurrent.futures.CancelledError):
+            future.result(0.1)
+        assert is_right(pool.load(path, indices=[2], backend="fake", timeout=30), [2])
+        assert pool.status().stuck == 1
+
+
+def test_whoever_waits_when_a_pool_is_closed_gets_an_error_of_the_tree(path, gate):
+    """One request runs, the others are queued; nobody but the pool withdrew them."""
+    pool = Pool(threads=1)
+
+    def load_one():
+        return pool.load(path, backend="fake", do=gate)
+
+    def map_one():
+        return list(pool.map([path], backend="fake", do=gate, return_errors=True))
+
+    with concurrent.futures.ThreadPoolExecutor(2) as callers:
+        loading = callers.submit(load_one)
+        gate.wait_for(1)
+        mapping = callers.submit(map_one)
+        until(lambda: pool.status().queued == 1)
+        future = pool.submit(path, backend="fake", do=gate)
+        pool.close(cancel=True)
+        with pytest.raises(Cancelled, match="decoding"):
+            loading.result(5)
+        assert [type(error) for error in mapping.result(5)] == [Cancelled]
+        with pytest.raises(Cancelled, match="queue"):
+            future.result(5)
+        assert not future.cancelled()
+
+
+def test_closing_a_pool_does_not_cancel_the_task_that_awaits_frames(path, gate):
+    async def main():
+        task = asyncio.ensure_future(pool.aload(path, backend="fake", do=gate))
+        await asyncio.to_thread(gate.wait_for, 1)
+        await asyncio.to_thread(pool.close, cancel=True)
+        with pytest.raises(Cancelled):
+            await task
+        assert not task.cancelled()
+
+    pool = Pool(threads=1)
+    asyncio.run(main())
+
+
+def test_a_library_that_hangs_does_not_keep_those_who_wait_when_a_pool_is_closed(path, gate):
+    pool = Pool(threads=1)
+    future = pool.submit(path, backend="fake", do=gate.block)
+    gate.wait_for(1)
+    started = time.monotonic()
+    pool.close(cancel=True)
+    assert time.monotonic() - started < 10
+    assert isinstance(future.exception(0), Cancelled)
+    assert pool.status().stuck == 1
+
+
+def test_what_its_owner_cancelled_stays_cancelled_when_the_pool_is_closed(path, gate):
+    pool = Pool(threads=1)
+    future = pool.submit(path, backend="fake", do=gate)
+    gate.wait_for(1)
+    assert future.cancel()
+    pool.close(cancel=True)
+    assert future.cancelled()
+
+
+def test_a_finished_request_cannot_be_cancelled(pool, path):
+    future = pool.submit(path, num_frames=1)
+    concurrent.futures.wait([future])
+    assert not future.cancel()
+    assert len(future.result()) == 1

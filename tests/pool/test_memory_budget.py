@@ -1,0 +1,212 @@
+"""Leases on memory: in order, never more than there is, and what a decode takes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from support.clips import CLIPS
+from support.fake_backends import fakes
+from telecine.backends.base import get
+from telecine.errors import LimitError
+from telecine.limits import Deadline
+from telecine.pipeline import Host, Request, perform
+from telecine.pool.memory_budget import Memory, cost_of, usable_memory
+
+__all__ = ["fakes"]
+
+
+def never():
+    """Nothing ends the wait."""
+
+
+def test_leases_add_up_and_come_back():
+    memory = Memory(100)
+    with memory.lease(60, never), memory.lease(40, never):
+        assert memory.leased == 100
+        assert memory.try_lease(1) is None
+    assert memory.leased == 0
+
+
+def test_releasing_twice_counts_once():
+    memory = Memory(100)
+    lease = memory.lease(50, never)
+    lease.release()
+    lease.release()
+    lease.write_off()
+    assert (memory.leased, memory.lost) == (0, 0)
+
+
+def test_what_can_never_fit_is_refused():
+    with pytest.raises(LimitError, match="101 bytes of memory"):
+        Memory(100).lease(101, never)
+
+
+def test_a_written_off_lease_is_lost_until_it_comes_back():
+    memory = Memory(100)
+    lease = memory.lease(70, never)
+    lease.write_off()
+    assert (memory.leased, memory.lost) == (0, 70)
+    with pytest.raises(LimitError, match="threads that hang hold 70"):
+        memory.try_lease(50)
+    lease.release()
+    assert memory.lost == 0
+    assert memory.try_lease(50) is not None
+
+
+def test_requests_wait_in_order_also_behind_a_large_one():
+    memory, order = Memory(100), []
+    first = memory.lease(60, never)
+
+    def wait(need):
+        with memory.lease(need, never):
+            order.append(need)
+            time.sleep(0.01)
+
+    threads = []
+    for need in (90, 30, 20):
+        threads.append(threading.Thread(target=wait, args=[need]))
+        threads[-1].start()
+        while memory.waiting < len(threads):
+            time.sleep(0.001)
+    assert memory.try_lease(10) is None  # nobody overtakes those who wait
+    first.release()
+    for thread in threads:
+        thread.join(10)
+    assert order[0] == 90 and sorted(order) == [20, 30, 90]
+    assert memory.leased == 0
+
+
+def test_who_gives_up_leaves_the_line():
+    memory = Memory(100)
+    first = memory.lease(100, never)
+    deadline = Deadline(0.05)
+    with pytest.raises(TimeoutError):
+        memory.lease(10, lambda: deadline.check("waiting"))
+    assert memory.waiting == 0
+    first.release()
+    assert memory.try_lease(100) is not None
+
+
+@pytest.fixture
+def decode_request():
+    """What a backend is asked for ten frames of a small clip."""
+    seen = []
+
+    class Look(Host):
+        def room(self, decode, backend):
+            seen.append((decode, backend))
+            return super().room(decode, backend)
+
+    def of(**options):
+        perform(Request.of(CLIPS["base.mp4"].path(), num_frames=10, **options), Deadline(), Look())
+        return seen[-1]
+
+    return of
+
+
+def test_cost_grows_with_output_threads_and_depth(decode_request):
+    request, backend = decode_request()
+    assert request.info.pixel_format == "yuv420p"
+    one, four = cost_of(request, backend, 1), cost_of(request, backend, 4)
+    picture = (request.info.height + 64) * (request.info.width + 128) * 3 // 2
+    assert four.host - one.host == 5 * 16 * picture
+    output = 10 * request.info.height * request.info.width * 3
+    assert one.host > output + 16 * picture
+    assert one.device == 0
+    deep = replace(request, info=replace(request.info, bit_depth=10))
+    assert cost_of(deep, backend, 1).host - one.host == 16 * picture
+    strange = replace(request, info=replace(request.info, pixel_format="unknown", bit_depth=0))
+    assert cost_of(strange, backend, 1).host > 2 * one.host
+    assert cost_of(request, backend, 1, copied=1000).host - one.host == 1000
+
+
+def test_cost_on_a_gpu_is_there(decode_request):
+    request, backend = decode_request()
+    output = 10 * request.info.height * request.info.width * 3
+    alone = cost_of(replace(request, device="cuda", options={}), backend, 1)
+    assert alone.device > output
+    copied = cost_of(replace(request, device="cuda", options={"out": "numpy"}), backend, 1)
+    assert copied.host - alone.host == output
+    falls_back = cost_of(replace(request, device="cuda", options={"threads": None}), backend, 1)
+    assert falls_back.host > copied.host and falls_back.device == alone.device
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_backend_may_say_what_it_takes(decode_request):
+    request, _ = decode_request()
+    cost = cost_of(replace(request, options={"host": 5, "gpu": 6}), get("costly"), 1)
+    assert (cost.host, cost.device) == (5, 6)
+
+
+def test_usable_memory_is_the_least_of_what_is_said(tmp_path):
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 100 kB\nMemAvailable:      64 kB\n")
+    assert usable_memory(tmp_path, meminfo) == 65536
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("1000\n")
+    assert usable_memory(tmp_path, meminfo) == 65536
+    (tmp_path / "memory.max").write_text("5000\n")
+    assert usable_memory(tmp_path, meminfo) == 4000
+    (tmp_path / "memory.max").write_text("500\n")
+    assert usable_memory(tmp_path, meminfo) == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "usage", "stat", "line"),
+    [
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
+    ],
+    ids=["v2", "v1"],
+)
+def test_page_cache_that_can_be_taken_back_is_usable_memory(tmp_path, limit, usage, stat, line):
+    (tmp_path / "memory").mkdir()
+    (tmp_path / limit).write_text("8000\n")
+    (tmp_path / usage).write_text("7900\n")
+    (tmp_path / stat).write_text(f"anon 300\nfile 7500\nactive_file 500\n{line} 7000\n")
+    assert usable_memory(tmp_path, tmp_path / "none") == 7100
+    # counted a moment later than the usage, it may be more
+    (tmp_path / stat).write_text(f"{line} 7950\n")
+    assert usable_memory(tmp_path, tmp_path / "none") == 8000
+    (tmp_path / stat).write_text("anon 300\n")
+    assert usable_memory(tmp_path, tmp_path / "none") == 100
+
+
+def test_usable_memory_without_any_word_is_a_share_of_the_machine(tmp_path):
+    assert usable_memory(tmp_path, tmp_path / "none") > 0
+
+
+def test_the_cost_covers_what_a_decode_really_takes():
+    """In a process of its own: the growth of the resident set over a warmed-up one."""
+    script = """
+import sys
+from telecine import load
+from telecine.backends.base import get
+from telecine.pool.memory_budget import cost_of
+from telecine.limits import Deadline
+from telecine.pipeline import Host, Request, perform
+class Look(Host):
+    def room(self, decode, backend):
+        costs.append(cost_of(decode, backend, 2).host)
+        return super().room(decode, backend)
+def peak():  # getrusage() would also count what the parent had
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) * 1024
+costs, small, large = [], sys.argv[1], sys.argv[2]
+load(small, num_frames=1)
+before = peak()
+frames = perform(Request.of(large, num_frames=30, size=(1080, 1920)), Deadline(), Look())
+after = peak()
+print(after - before, costs[0], frames.data.nbytes)
+"""
+    clip = str(CLIPS["base.mp4"].path())
+    done = subprocess.run(
+        [sys.executable, "-c", script, clip, clip], capture_output=True, text=True, check=True, timeout=60
+    )
+    grown, cost, output = map(int, done.stdout.split())
+    assert output * 0.9 < grown <= cost + (16 << 20)
