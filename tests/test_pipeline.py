@@ -231,15 +231,17 @@ def test_leading_pictures_behind_a_damaged_group_are_lost_with_it(threads: int) 
     deadline = Deadline()
     with open_source(clip.path(), telecine.Limits(), deadline) as source, Demuxer(source, deadline) as demuxer:
         index = read_index(demuxer, telecine.Limits(), deadline)
-    point = int(np.flatnonzero(index.access)[1])
+    point = int(np.flatnonzero(index.random_access)[1])
     damaged = int(np.flatnonzero(~index.disposable[:point])[-1])
-    leading = {at for at, packet in enumerate(index.order) if packet > point and index.leading[packet] and at < 30}
+    leading = {
+        at for at, packet in enumerate(index.display_order) if packet > point and index.leading[packet] and at < 30
+    }
     frames = telecine.load(noise_in_packet(clip.bytes(), damaged, part=0.3), threads=threads)
     whole = telecine.load(clip.path())
     lost = set(frames.report.lost)
     assert leading and leading < lost
-    assert index.order.tolist().index(damaged) in lost
-    assert max(lost) < index.order.tolist().index(point)
+    assert index.display_order.tolist().index(damaged) in lost
+    assert max(lost) < index.display_order.tolist().index(point)
     for label, image in zip(frames.indices, frames.data, strict=True):
         assert np.array_equal(image, whole.data[label]), f"frame {label}"
 

@@ -95,7 +95,7 @@ def test_one_decoder_for_all_runs(torch: Any, monkeypatch: pytest.MonkeyPatch) -
     frames = telecine.load(CLIPS["hevc_open_gop.mp4"].path(), indices=[2, 20, 57], backend="torchcodec")
     assert np.array_equal(frames.data, known.data)
     assert len(made) == 1
-    assert sum(run.restart for run in reels[0].runs) > 1
+    assert sum(run.reset for run in reels[0].ranges) > 1
 
 
 @pytest.mark.parametrize(

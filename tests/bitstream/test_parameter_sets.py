@@ -18,7 +18,7 @@ from support.handmade import Bits, H264Stream, nal_unit
 from support.painting import paint
 from telecine.backends.base import get
 from telecine.backends.nvdec.batches import batches
-from telecine.bitstream import Access, scanner_for
+from telecine.bitstream import RandomAccess, scanner_for
 from telecine.bitstream.extradata import in_band
 from telecine.bitstream.nal import NalUnits
 from telecine.container.demuxer import Demuxer
@@ -237,7 +237,7 @@ def test_what_is_built_on_a_set_goes_with_it(wanted: list[int] | None) -> None:
 
 def test_headers_repeated_beside_every_key_frame_are_places_to_start() -> None:
     index = read(join_flv(h264("flv"), repeated=True))
-    assert np.flatnonzero(index.access).tolist() == list(range(0, 60, 10))
+    assert np.flatnonzero(index.random_access).tolist() == list(range(0, 60, 10))
 
 
 def test_sets_in_a_packet_of_their_own_are_not_with_the_picture_behind_it() -> None:
@@ -247,18 +247,18 @@ def test_sets_in_a_packet_of_their_own_are_not_with_the_picture_behind_it() -> N
     other = H264Stream(interlaced=False, poc_type=2).parameter_sets()
     scanner = scanner_for("h264", other)
     assert scanner is not None
-    found = [scanner.scan(packet, True, False).access for packet in (sets, key, sets + key, key)]
-    assert found == [Access.NONE, Access.NONE, Access.CLOSED, Access.NONE]
+    found = [scanner.scan(packet, True, False).random_access for packet in (sets, key, sets + key, key)]
+    assert found == [RandomAccess.NONE, RandomAccess.NONE, RandomAccess.CLOSED, RandomAccess.NONE]
 
 
 def test_headers_that_are_only_repeated_change_nothing() -> None:
     """Nor those that are others only where nothing starts afterwards without them."""
     section = h264("flv")[0]
     index = read(join_flv([section, section]))
-    assert not index.renewals
-    assert np.flatnonzero(index.access).tolist() == list(range(0, 60, 10))
+    assert not index.new_extradata
+    assert np.flatnonzero(index.random_access).tolist() == list(range(0, 60, 10))
     repeated = b"".join(h264())  # they stand at every point of access here
-    assert np.flatnonzero(read(repeated).access == Access.CLOSED).tolist() == list(range(0, 60, 10))
+    assert np.flatnonzero(read(repeated).random_access == RandomAccess.CLOSED).tolist() == list(range(0, 60, 10))
 
 
 def floods(codec: str) -> Iterator[bytes]:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from support.clips import CLIPS, Clip
 from support.handmade import Bits, H264Stream, divx_packed, nal_unit
-from telecine.bitstream import Access, Facts, Leading, allows_fields, scanner_for
+from telecine.bitstream import Leading, PacketInfo, RandomAccess, allows_fields, scanner_for
 from telecine.bitstream.extradata import read_record
 from telecine.bitstream.nal import NalUnits, unescape
 from telecine.container.demuxer import Demuxer
@@ -48,7 +48,7 @@ def packets_of(clip: Clip) -> tuple[bytes, list[Any]]:
         return bytes(stream.codec_context.extradata or b""), [p for p in container.demux(stream) if p.size]
 
 
-def facts_of(clip: Clip, want_order: bool = False) -> list[Facts]:
+def facts_of(clip: Clip, want_order: bool = False) -> list[PacketInfo]:
     extradata, packets = packets_of(clip)
     scanner = scanner_for(str(clip.codec), extradata)
     assert scanner is not None
@@ -108,7 +108,7 @@ def test_decoding_from_a_point_of_access_gives_the_same_pictures(clip: Clip) -> 
     """All but the leading ones, which need the point before; and those come out from there."""
     index = index_of(clip)
     whole = decode(clip, list(range(index.num_packets)))
-    points = np.flatnonzero(index.access).tolist()
+    points = np.flatnonzero(index.random_access).tolist()
     for at in spread(list(range(1, len(points))), 3):
         own = decode(clip, list(range(points[at], index.num_packets)))
         end = points[at + 1] if at + 1 < len(points) else index.num_packets
@@ -133,8 +133,8 @@ def test_output_order_is_the_order_of_presentation_times(clip: Clip) -> None:
     """Of clips whose container has a time for every picture."""
     facts, index = facts_of(clip, want_order=True), index_of(clip)
     assert not index.synthetic_times
-    wanted = [int(i) for i in index.order]
-    assert sorted(wanted, key=lambda i: (facts[i].order, i)) == wanted
+    wanted = [int(i) for i in index.display_order]
+    assert sorted(wanted, key=lambda i: (facts[i].display_order, i)) == wanted
 
 
 @dataclass(frozen=True)
@@ -194,13 +194,13 @@ def test_h264_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
         assert fact.shown
         assert (fact.unreferenced == 0) == (idle and not sets)
         unreferenced_b += idle and all(unit["slice_type"] % 5 == 1 for unit in slices)
-        assert (fact.access == Access.CLOSED) == (slices[0]["nal_unit_type"] == 5)
+        assert (fact.random_access == RandomAccess.CLOSED) == (slices[0]["nal_unit_type"] == 5)
         recovers = packet.all(_SEI_RECOVERY) == [0] and slices[0]["nal_unit_type"] != 5
-        assert (fact.access == Access.OPEN) == recovers
-        assert fact.order is not None
+        assert (fact.random_access == RandomAccess.OPEN) == recovers
+        assert fact.display_order is not None
         if "pic_order_cnt_lsb" in slices[0]:
             # the count ends in these bits, of which there are at least four
-            assert fact.order[1] % 16 == slices[0]["pic_order_cnt_lsb"] % 16
+            assert fact.display_order[1] % 16 == slices[0]["pic_order_cnt_lsb"] % 16
     assert sum(fact.unreferenced == 0 for fact in facts) == unreferenced_b
     if "bframes" in clip.tags:
         assert unreferenced_b > 10
@@ -222,10 +222,12 @@ def test_hevc_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
         idle = kind in (0, 2, 4, 6, 8, 10, 12, 14) and not any(u["nal_unit_type"] in (32, 33, 34) for u in units)
         assert fact.temporal_id == temporal_id
         assert fact.unreferenced == (temporal_id if idle else -1)
-        assert fact.access == (Access.CLOSED if kind in (19, 20) else Access.OPEN if 16 <= kind <= 21 else Access.NONE)
+        assert fact.random_access == (
+            RandomAccess.CLOSED if kind in (19, 20) else RandomAccess.OPEN if 16 <= kind <= 21 else RandomAccess.NONE
+        )
         assert (fact.leading == Leading.SKIPPED) == (kind in (8, 9))
-        assert fact.order is not None
-        assert fact.order[1] % 16 == head.get("slice_pic_order_cnt_lsb", 0) % 16
+        assert fact.display_order is not None
+        assert fact.display_order[1] % 16 == head.get("slice_pic_order_cnt_lsb", 0) % 16
     # kvazaar declares every picture a reference
     if "bframes" in clip.tags and name != "hevc_kvazaar":
         assert sum(fact.unreferenced >= 0 for fact in facts) > 10
@@ -245,7 +247,7 @@ def test_av1_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
         sets = "seq_profile" in dict(packet.elements)
         assert (fact.unreferenced == 0) == (all(idle) and not sets)
         key = len(frames) == 1 and frames[0].get("frame_type") == 0 and frames[0].get("show_frame") == 1
-        assert (fact.access == Access.CLOSED) == key
+        assert (fact.random_access == RandomAccess.CLOSED) == key
         single = len(frames) == 1 and not frames[0]["show_existing_frame"]
         assert fact.plain == (single and frames[0].get("show_frame", 1) == 1)
 
@@ -267,7 +269,7 @@ def test_vp9_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
             for frame, first in zip(frames, key, strict=True)
         ]
         assert (fact.unreferenced == 0) == (len(frames) == 1 and bool(shown[0]) and not refreshes[0])
-        assert (fact.access == Access.CLOSED) == (len(frames) == 1 and bool(shown[0]) and key[0])
+        assert (fact.random_access == RandomAccess.CLOSED) == (len(frames) == 1 and bool(shown[0]) and key[0])
         assert fact.independent == (key[0] or frames[0].get("error_resilient_mode", 0) == 1)
 
 
@@ -294,7 +296,7 @@ def test_mpeg2_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
     for fact, packet in zip(facts, traced, strict=True):
         (kind,) = packet.all("picture_coding_type")
         assert (fact.unreferenced == 0) == (kind == 3)
-        assert (fact.access == Access.OPEN) == (kind == 1)
+        assert (fact.random_access == RandomAccess.OPEN) == (kind == 1)
         if kind != 3:
             closed = (packet.all("closed_gop") or [0])[0]
         assert (fact.leading == Leading.NO) == bool(closed)
@@ -303,7 +305,9 @@ def test_mpeg2_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
 # H.264 written by hand: fields, and what x264 never writes
 
 
-def scan_all(codec: str, packets: list[bytes], extradata: bytes = b"", keys: tuple[int, ...] = (0,)) -> list[Facts]:
+def scan_all(
+    codec: str, packets: list[bytes], extradata: bytes = b"", keys: tuple[int, ...] = (0,)
+) -> list[PacketInfo]:
     scanner = scanner_for(codec, extradata)
     assert scanner is not None
     return [scanner.scan(packet, at in keys, True) for at, packet in enumerate(packets)]
@@ -333,7 +337,7 @@ def test_h264_fields_in_packets_of_their_own_are_one_picture(first: str) -> None
     assert [fact.shown for fact in facts] == [True, False] * 5
     assert [fact.second_field for fact in facts] == [False, True] * 5
     assert all(fact.unreferenced == -1 for fact in facts)
-    assert [fact.access for fact in facts] == [Access.CLOSED] + [Access.NONE] * 9
+    assert [fact.random_access for fact in facts] == [RandomAccess.CLOSED] + [RandomAccess.NONE] * 9
 
 
 def test_h264_fields_in_one_packet_are_one_picture() -> None:
@@ -342,7 +346,7 @@ def test_h264_fields_in_one_packet_are_one_picture() -> None:
     facts = scan_all("h264", [a + b for a, b in zip(pairs[::2], pairs[1::2], strict=True)])
     assert all(fact.shown and not fact.second_field for fact in facts)
     assert [fact.unreferenced for fact in facts] == [-1, -1, 0, -1, 0]
-    assert [fact.order for fact in facts] == [(0, 4 * at) for at in range(5)]
+    assert [fact.display_order for fact in facts] == [(0, 4 * at) for at in range(5)]
 
 
 def test_h264_field_without_partner_is_a_picture_and_does_not_take_one_from_the_next() -> None:
@@ -375,7 +379,7 @@ def test_h264_parameter_sets_of_every_shape_lead_to_the_slice_fields(stream: H26
     packets, step = [stream.parameter_sets() + stream.picture(0, frame_num=0, idr=True)], 2
     packets += [stream.picture(at, frame_num=at, poc=step * at) for at in range(1, 8)]
     facts = scan_all("h264", packets)
-    assert [fact.order for fact in facts] == [(0, step * at) for at in range(8)]
+    assert [fact.display_order for fact in facts] == [(0, step * at) for at in range(8)]
     assert all(fact.shown for fact in facts)
 
 
@@ -389,7 +393,7 @@ def test_h264_picture_order_counts_go_on_beyond_the_coded_bits() -> None:
     packets.append(stream.picture(1, frame_num=0, idr=True))
     facts = scan_all("h264", packets)
     counted = [8 * at - 4 * n for at in range(1, 200) for n in range(2)]
-    assert [fact.order for fact in facts] == [(0, 0), *((0, count) for count in counted), (1, 0)]
+    assert [fact.display_order for fact in facts] == [(0, 0), *((0, count) for count in counted), (1, 0)]
 
 
 def test_h264_order_type_1_is_computed_from_frame_numbers() -> None:
@@ -404,7 +408,7 @@ def test_h264_order_type_1_is_computed_from_frame_numbers() -> None:
     for at in range(1, 40):
         place = 12 * (at // 2) + 4 * (at % 2)
         expected += [place, place - 6 + at % 2]
-    assert [fact.order for fact in facts] == [(0, place) for place in expected]
+    assert [fact.display_order for fact in facts] == [(0, place) for place in expected]
 
 
 def test_h264_slices_are_read_with_the_parameter_sets_that_they_name() -> None:
@@ -415,7 +419,7 @@ def test_h264_slices_are_read_with_the_parameter_sets_that_they_name() -> None:
     packets += [fields.picture(0, frame_num=0, idr=True), fields.picture(0, frame_num=1, poc=4, field="top")]
     packets += [fields.picture(0, frame_num=1, poc=5, field="bottom")]
     facts = scan_all("h264", packets)
-    assert [fact.order for fact in facts[:6]] == [(0, 2 * at) for at in range(6)]
+    assert [fact.display_order for fact in facts[:6]] == [(0, 2 * at) for at in range(6)]
     assert [fact.shown for fact in facts] == [True] * 8 + [False]
 
 
@@ -429,7 +433,7 @@ def test_h264_parameter_sets_of_an_avcc_record_are_read() -> None:
     pictures = [stream.picture(0, frame_num=0, idr=True), stream.picture(0, frame_num=1, poc=6, reference=False)]
     framed = [len(data[4:]).to_bytes(2, "big") + data[4:] for data in pictures]
     facts = scan_all("h264", framed, record)
-    assert [fact.order for fact in facts] == [(0, 0), (0, 6)]
+    assert [fact.display_order for fact in facts] == [(0, 0), (0, 6)]
     assert [fact.unreferenced for fact in facts] == [-1, 0]
 
 
@@ -441,27 +445,31 @@ def recovery_point(frame_count: int, exact: bool, before: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("sei", "kind", "access"),
     [
-        (recovery_point(0, True), "I", Access.OPEN),
-        (recovery_point(0, True), "P", Access.OPEN),
-        (recovery_point(0, False), "I", Access.OPEN),
-        (recovery_point(0, False), "P", Access.NONE),
-        (recovery_point(5, True), "I", Access.NONE),
-        (recovery_point(0, True, before=bytes([5, 20]) + b"x" * 20), "I", Access.OPEN),
-        (nal_unit(b"\x06", bytes([5, 255, 60]) + b"x" * 315 + b"\x80") + recovery_point(0, True), "I", Access.OPEN),
+        (recovery_point(0, True), "I", RandomAccess.OPEN),
+        (recovery_point(0, True), "P", RandomAccess.OPEN),
+        (recovery_point(0, False), "I", RandomAccess.OPEN),
+        (recovery_point(0, False), "P", RandomAccess.NONE),
+        (recovery_point(5, True), "I", RandomAccess.NONE),
+        (recovery_point(0, True, before=bytes([5, 20]) + b"x" * 20), "I", RandomAccess.OPEN),
+        (
+            nal_unit(b"\x06", bytes([5, 255, 60]) + b"x" * 315 + b"\x80") + recovery_point(0, True),
+            "I",
+            RandomAccess.OPEN,
+        ),
         # a message longer than what is looked at hides what follows it in the same unit: not exact, so not claimed
-        (recovery_point(0, True, before=bytes([5, 255, 60]) + b"x" * 315), "I", Access.NONE),
-        (b"", "I", Access.NONE),
+        (recovery_point(0, True, before=bytes([5, 255, 60]) + b"x" * 315), "I", RandomAccess.NONE),
+        (b"", "I", RandomAccess.NONE),
     ],
 )
 def test_h264_recovery_point_is_a_point_of_access_only_if_it_is_exact_at_once(
-    sei: bytes, kind: str, access: Access
+    sei: bytes, kind: str, access: RandomAccess
 ) -> None:
     """The message says after how many frames, and whether exactly or approximately."""
     stream = H264Stream(interlaced=False)
     first = stream.parameter_sets() + stream.picture(0, frame_num=0, idr=True)
     later = sei + stream.picture(0, frame_num=1, poc=2, kind=kind)
     facts = scan_all("h264", [first, later], stream.parameter_sets(), keys=(0, 1))
-    assert [fact.access for fact in facts] == [Access.CLOSED, access]
+    assert [fact.random_access for fact in facts] == [RandomAccess.CLOSED, access]
 
 
 def test_h264_is_never_skipped_before_its_parameter_sets_are_known() -> None:
@@ -469,9 +477,9 @@ def test_h264_is_never_skipped_before_its_parameter_sets_are_known() -> None:
     stream = H264Stream()
     picture = stream.picture(0, frame_num=1, poc=2, reference=False)
     assert scan_all("h264", [picture])[0].unreferenced == -1
-    assert scan_all("h264", [stream.parameter_sets() + stream.picture(0, frame_num=0, idr=True), picture])[1] == Facts(
-        unreferenced=0, order=(0, 2)
-    )
+    assert scan_all("h264", [stream.parameter_sets() + stream.picture(0, frame_num=0, idr=True), picture])[
+        1
+    ] == PacketInfo(unreferenced=0, display_order=(0, 2))
 
 
 # HEVC
@@ -507,9 +515,9 @@ def test_hevc_leading_pictures_of_a_broken_link_are_never_decodable() -> None:
 def test_hevc_pictures_of_higher_layers_are_passed_over() -> None:
     """A plain decoder shows the base layer only."""
     facts = scan_all("hevc", [hevc_nal(IDR) + hevc_nal(TRAIL, layer=1), hevc_nal(0, layer=0) + hevc_nal(1, layer=33)])
-    assert [(fact.shown, fact.access, fact.unreferenced) for fact in facts] == [
-        (True, Access.CLOSED, -1),
-        (True, Access.NONE, 0),
+    assert [(fact.shown, fact.random_access, fact.unreferenced) for fact in facts] == [
+        (True, RandomAccess.CLOSED, -1),
+        (True, RandomAccess.NONE, 0),
     ]
     assert not scan_all("hevc", [hevc_nal(TRAIL, layer=1)])[0].shown
 
@@ -530,7 +538,7 @@ def mpeg4_packets() -> list[bytes]:
 def test_mpeg4_packed_b_pictures_are_shown_ahead_of_the_picture_they_are_packed_with() -> None:
     """DivX puts two pictures into one packet and an empty one after it, in whose place the B picture comes out."""
     plain, packed = scan_all("mpeg4", mpeg4_packets()), scan_all("mpeg4", divx_packed(mpeg4_packets()))
-    assert [fact.order for fact in packed] == [fact.order for fact in plain]
+    assert [fact.display_order for fact in packed] == [fact.display_order for fact in plain]
     assert [fact.unreferenced for fact in plain] == [-1, *([-1, 0] * 4)]
     assert all(fact.unreferenced == -1 and fact.shown for fact in packed)
     assert [fact.packed for fact in packed] == [False, *([True, False] * 4)]
@@ -575,7 +583,7 @@ def test_vc1_advanced_profile_picture_types(prefix: str, start_code: bool) -> No
     packets = [vc1_frame(prefix + VC1_PROGRESSIVE[kind], start_code) for kind in ("I", "P", "B", "BI", "skipped")]
     facts = scan_all("vc1", packets, vc1_sequence(bool(prefix)))
     assert [fact.unreferenced for fact in facts] == [-1, -1, 0, 0, -1]
-    assert [fact.access for fact in facts] == [Access.OPEN] + [Access.NONE] * 4
+    assert [fact.random_access for fact in facts] == [RandomAccess.OPEN] + [RandomAccess.NONE] * 4
 
 
 def test_vc1_advanced_profile_field_pairs() -> None:
@@ -583,7 +591,7 @@ def test_vc1_advanced_profile_field_pairs() -> None:
     packets = [vc1_frame(f"11{kind:03b}", True) for kind in range(8)]
     facts = scan_all("vc1", packets, vc1_sequence(True), keys=(0,))
     assert [fact.unreferenced for fact in facts] == [-1] * 4 + [0] * 4
-    assert facts[0].access == Access.OPEN
+    assert facts[0].random_access == RandomAccess.OPEN
 
 
 def test_vc1_fields_are_possible_where_the_sequence_header_says_so() -> None:
@@ -625,7 +633,7 @@ def test_vc1_main_profile_picture_types(finterp: bool, rangered: bool, b_picture
     packets = [vc1_frame(head + kind, False) for kind in kinds]
     facts = scan_all("wmv3", packets, struct_c.bytes())
     assert [fact.unreferenced for fact in facts] == [-1, -1, 0 if b_pictures else -1]
-    assert [fact.access for fact in facts] == [Access.OPEN, Access.NONE, Access.NONE]
+    assert [fact.random_access for fact in facts] == [RandomAccess.OPEN, RandomAccess.NONE, RandomAccess.NONE]
 
 
 # Any bytes at all
@@ -662,7 +670,7 @@ def test_no_bytes_make_a_scanner_fail(codec: str, data: st.DataObject) -> None:
     assert scanner is not None
     for packet in packets:
         facts = scanner.scan(memoryview(packet), data.draw(st.booleans()), data.draw(st.booleans()))
-        assert isinstance(facts, Facts)
+        assert isinstance(facts, PacketInfo)
 
 
 @pytest.mark.parametrize("codec", SCANNED)
@@ -679,7 +687,7 @@ def test_real_packets_with_changed_bits_do_not_make_a_scanner_fail(codec: str) -
         scanner = scanner_for(codec, bytes(changed[0]))
         assert scanner is not None
         for data in changed[1:]:
-            assert isinstance(scanner.scan(bytes(data), True, True), Facts)
+            assert isinstance(scanner.scan(bytes(data), True, True), PacketInfo)
 
 
 @pytest.mark.parametrize("codec", SCANNED)

@@ -18,7 +18,7 @@ import telecine
 from support.byte_edits import cut
 from support.clips import CLIPS, Clip
 from support.ffmpeg_cli import ffmpeg
-from telecine.bitstream import Access
+from telecine.bitstream import RandomAccess
 from telecine.container.demuxer import Demuxer
 from telecine.container.timestamps import NO_TIME
 from telecine.index import packet_index as index_module
@@ -38,15 +38,15 @@ def test_columns_are_of_one_length_and_frames_are_presentable_packets(name: str)
     """In presentation order, each once, with times from 0."""
     clip = CLIPS[name]
     index = index_of(clip.path())
-    for column in ("pts", "dts", "duration", "size", "key", "access", "presentable", "disposable", "leading"):
+    for column in ("pts", "dts", "duration", "size", "key", "random_access", "presentable", "disposable", "leading"):
         assert len(getattr(index, column)) == index.num_packets, column
     assert len(index.second_field) == index.num_packets
     assert index.num_frames == clip.num_frames
-    assert sorted(index.order) == np.flatnonzero(index.presentable).tolist()
+    assert sorted(index.display_order) == np.flatnonzero(index.presentable).tolist()
     assert index.timeline.ticks[0] == 0 and (np.diff(index.timeline.ticks) > 0).all()
     assert index.timeline.end_tick > index.timeline.ticks[-1]
-    assert np.array_equal(index.timeline.key, index.key[index.order])
-    assert not index.synthetic_times and index.damage is None and index.exact_start
+    assert np.array_equal(index.timeline.key, index.key[index.display_order])
+    assert not index.synthetic_times and index.damage is None and index.exact_random_access
 
 
 def test_hidden_frames_have_packets_and_are_no_frames() -> None:
@@ -73,9 +73,9 @@ def test_a_stream_without_exact_point_of_access_begins_at_its_first_key_frame(tm
     path = tmp_path / "cut.mp4"
     ffmpeg(["-i", CLIPS["h264_intra_refresh.mp4"].path(), "-c", "copy", "-bsf:v", "noise=drop='lt(n,3)'", path])
     index = index_of(path)
-    assert not index.exact_start
-    assert np.flatnonzero(index.access).tolist() == [int(np.argmax(index.key))]
-    assert index.access.max() == Access.OPEN
+    assert not index.exact_random_access
+    assert np.flatnonzero(index.random_access).tolist() == [int(np.argmax(index.key))]
+    assert index.random_access.max() == RandomAccess.OPEN
 
 
 def test_missing_times_are_rebuilt_and_said_to_be() -> None:
@@ -96,8 +96,8 @@ def test_joined_recordings_go_on_in_file_order() -> None:
         assert index.num_frames == 120
         assert np.allclose(np.diff(index.timeline.seconds()), 1 / 30, atol=1e-4)
         # the frames of the first file come first
-        boundary = len(index.order) // 2
-        assert max(index.order[:boundary]) < min(index.order[boundary:])
+        boundary = len(index.display_order) // 2
+        assert max(index.display_order[:boundary]) < min(index.display_order[boundary:])
 
 
 def test_times_that_run_over_go_on(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_packets_are_kept_if_they_are_few(clip: Clip, monkeypatch: pytest.Monkey
     monkeypatch.setattr(index_module, "_KEEP_BYTES", int(kept.size.sum()) // 2)
     again = index_of(clip.path())
     assert again.packets is None
-    for column in ("pts", "dts", "size", "access", "disposable", "order"):
+    for column in ("pts", "dts", "size", "random_access", "disposable", "display_order"):
         assert np.array_equal(getattr(kept, column), getattr(again, column)), column
 
 
@@ -179,7 +179,7 @@ def test_times_that_need_a_second_pass_are_found_without_kept_packets(monkeypatc
     monkeypatch.setattr(index_module, "_KEEP_BYTES", 0)
     again = index_of(clip.path())
     assert again.packets is None and again.synthetic_times
-    assert np.array_equal(kept.order, again.order)
+    assert np.array_equal(kept.display_order, again.display_order)
     assert np.array_equal(kept.timeline.ticks, again.timeline.ticks)
 
 

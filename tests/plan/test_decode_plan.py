@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from telecine.bitstream import Access
+from telecine.bitstream import RandomAccess
 from telecine.index.packet_index import PacketIndex
 from telecine.plan.decode_plan import DecodePlan, make_plan
 from telecine.timeline import Timeline
@@ -45,7 +45,9 @@ class Stream:
         count = len(self.letters)
         letters = np.array(list(self.letters))
         points = np.isin(letters, ["I", "i"])
-        access = np.where(letters == "I", Access.CLOSED, np.where(letters == "i", Access.OPEN, Access.NONE))
+        access = np.where(
+            letters == "I", RandomAccess.CLOSED, np.where(letters == "i", RandomAccess.OPEN, RandomAccess.NONE)
+        )
         first = int(np.argmax(points))
         leading = np.isin(letters, ["L", "l"])
         presentable = ~np.isin(letters, ["h", "2"])
@@ -62,17 +64,17 @@ class Stream:
             duration=zeros,
             size=zeros,
             key=points,
-            access=access.astype(np.uint8),
+            random_access=access.astype(np.uint8),
             presentable=presentable,
             disposable=np.isin(letters, ["b", "l"]),
             second_field=letters == "2",
             leading=leading,
             corrupt=np.zeros(count, np.bool_),
             skips_leading=skips_leading,
-            order=order,
+            display_order=order,
             timeline=timeline,
             synthetic_times=False,
-            exact_start=True,
+            exact_random_access=True,
             damage=None,
             packets=None,
         )
@@ -80,21 +82,21 @@ class Stream:
 
 def check(stream: Stream, index: PacketIndex, plan: DecodePlan, frames: list[int]) -> None:
     """Feed the plan to a decoder that gives a picture only if all that it refers to was given to it."""
-    points = np.flatnonzero(index.access)
+    points = np.flatnonzero(index.random_access)
     rows: list[int] = []
     end = -1
     held: set[int] = set()
-    for at, run in enumerate(plan.runs):
+    for at, run in enumerate(plan.ranges):
         packets = run.packets.tolist()
         targets = sorted(run.targets)
         assert packets == sorted(set(packets)) and packets[0] > end
-        assert index.access[packets[0]], "a run begins at a point of access"
-        assert run.restart == (at == 0 or index.access[packets[0]] != Access.CLOSED)
-        if run.restart:
+        assert index.random_access[packets[0]], "a run begins at a point of access"
+        assert run.reset == (at == 0 or index.random_access[packets[0]] != RandomAccess.CLOSED)
+        if run.reset:
             held = set()
         elif at:
             assert packets[0] > end + 1, "runs that touch are one"
-        for packet, sound in zip(packets, run.sound.tolist(), strict=True):
+        for packet, sound in zip(packets, run.required.tolist(), strict=True):
             decodable = stream.references[packet] <= held
             if decodable:
                 held.add(packet)
@@ -116,12 +118,12 @@ def check(stream: Stream, index: PacketIndex, plan: DecodePlan, frames: list[int
         assert min(starts) == packets[0]
         end = packets[-1]
         for target, filled in run.targets.items():
-            assert all(index.order[frames[row]] == target for row in filled)
+            assert all(index.display_order[frames[row]] == target for row in filled)
             rows += filled
     assert sorted(rows) == list(range(len(frames))), "every row is filled exactly once"
     assert plan.frames.tolist() == frames
     assert plan.packets_total == len(stream.letters)
-    assert plan.packets_fed == sum(len(run.packets) for run in plan.runs)
+    assert plan.packets_fed == sum(len(run.packets) for run in plan.ranges)
 
 
 _GOP = st.tuples(
@@ -162,10 +164,10 @@ def runs(letters: str, packets: list[int], skips_leading: bool = False) -> list[
     """What is fed for these packets, and whether the decoder is reset in front of it."""
     stream = Stream(letters)
     index = stream.index(skips_leading)
-    frames = [int(np.flatnonzero(index.order == packet)[0]) for packet in packets]
+    frames = [int(np.flatnonzero(index.display_order == packet)[0]) for packet in packets]
     plan = make_plan(index, np.array(frames, np.int64))
     check(stream, index, plan, frames)
-    return [(run.packets.tolist(), run.restart) for run in plan.runs]
+    return [(run.packets.tolist(), run.reset) for run in plan.ranges]
 
 
 @pytest.mark.parametrize(
@@ -211,12 +213,12 @@ def test_repeats_and_order_of_a_request_are_in_the_rows() -> None:
     stream = Stream("IPPP")
     index = stream.index()
     frames = [3, 0, 3, 1, 3]
-    (run,) = make_plan(index, np.array(frames)).runs
-    assert run.targets[int(index.order[3])] == (0, 2, 4)
+    (run,) = make_plan(index, np.array(frames)).ranges
+    assert run.targets[int(index.display_order[3])] == (0, 2, 4)
     check(stream, index, make_plan(index, np.array(frames)), frames)
 
 
 def test_no_frames_make_no_runs() -> None:
     """An empty request feeds nothing."""
     plan = make_plan(Stream("IPP").index(), np.array([], np.int64))
-    assert plan.runs == () and plan.packets_fed == 0 and plan.packets_total == 3
+    assert plan.ranges == () and plan.packets_fed == 0 and plan.packets_total == 3

@@ -16,7 +16,7 @@ from telecine.bitstream import allows_fields
 from telecine.bitstream.annexb import ByteStream
 from telecine.bitstream.hevc import is_progressive
 from telecine.errors import BackendUnavailable, OptionsError
-from telecine.plan.decode_plan import Run
+from telecine.plan.decode_plan import DecodeRange
 from telecine.system import usable_cores
 from telecine.validation import Option
 
@@ -73,14 +73,14 @@ class OpenCVBackend:
             raise OptionsError(f'opencv decodes on the CPU alone, and device is {request.device!r}; use device="cpu"')
         rows = HostRows(request)
         threads = 1 if request.index.codec in _SINGLE_THREADED else min(_MAX_THREADS, request.cores or usable_cores())
-        for runs in cut(request.plan.runs):
+        for runs in cut(request.plan.ranges):
             _decode(request, runs, rows, threads)
             if request.options["frame_recovery"]:
                 _recover(request, runs, rows)
         return rows.decoded()
 
 
-def _recover(request: DecodeRequest, runs: tuple[Run, ...], rows: HostRows) -> None:
+def _recover(request: DecodeRequest, runs: tuple[DecodeRange, ...], rows: HostRows) -> None:
     for run in runs:
         for part in chapters(request.index, run):
             wanted = [row for where in part.targets.values() for row in where]
@@ -88,7 +88,7 @@ def _recover(request: DecodeRequest, runs: tuple[Run, ...], rows: HostRows) -> N
                 _decode(request, (part,), rows, threads=1)
 
 
-def _decode(request: DecodeRequest, runs: tuple[Run, ...], rows: HostRows, threads: int) -> None:
+def _decode(request: DecodeRequest, runs: tuple[DecodeRange, ...], rows: HostRows, threads: int) -> None:
     """Decode runs that need no restart in between, and withdraw what damage has touched."""
     fields = _may_hold_fields(request, runs[0])
     known = request.info.interlaced or bool(request.index.second_field.any())
@@ -128,12 +128,12 @@ def _decode(request: DecodeRequest, runs: tuple[Run, ...], rows: HostRows, threa
     rows.kept[[row for run in runs for ordinal in lost for row in run.targets.get(ordinal, ())]] = False
 
 
-def _may_hold_fields(request: DecodeRequest, run: Run) -> bool:
+def _may_hold_fields(request: DecodeRequest, run: DecodeRange) -> bool:
     """Whether there may be interlaced pictures in a run, as far as its first packet and the headers tell."""
     codec = request.index.codec
     if codec not in ("h264", "hevc"):
         return codec in _TOLD or codec == "mpeg4"
-    stream = ByteStream(codec, request.demuxer.header)
+    stream = ByteStream(codec, request.demuxer.extradata)
     for _, packet in request.demuxer.read(request.index, run.packets[:1]):
         stream(memoryview(packet), True, True)
     if codec == "hevc":
@@ -141,9 +141,9 @@ def _may_hold_fields(request: DecodeRequest, run: Run) -> bool:
     return any(allows_fields(codec, header) for header in stream.sequence)
 
 
-def _begins_interlaced(request: DecodeRequest, run: Run) -> bool:
+def _begins_interlaced(request: DecodeRequest, run: DecodeRange) -> bool:
     """Whether the first picture of a run holds two fields, by its own word: the header speaks of those at the start."""
-    at_start = run.packets[0] == np.argmax(request.index.access > 0)
+    at_start = run.packets[0] == np.argmax(request.index.random_access > 0)
     if at_start and request.index.codec in _TOLD:
         return False
     import av

@@ -29,9 +29,9 @@ class Watch:
         """Look at a packet that is fed; say whether a picture is missing in front of it that it may be built on."""
         if self._scanner is not None:
             facts = self._scanner.scan(packet, is_key, want_order=True)
-            if facts.shown and facts.order is not None:
-                self._frames.append((ordinal, label, facts.order))
-            self._known &= not facts.shown or facts.order is not None
+            if facts.shown and facts.display_order is not None:
+                self._frames.append((ordinal, label, facts.display_order))
+            self._known &= not facts.shown or facts.display_order is not None
         return self._numbers is not None and self._numbers.gap_before(packet)
 
     def exchanged(self) -> set[int]:
@@ -51,12 +51,12 @@ def places(index: PacketIndex, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[n
     rebuilt. What no viewer sees has its place by its own time.
     """
     frame = np.full(index.num_packets, -1, np.int64)
-    frame[index.order] = np.arange(index.num_frames)
+    frame[index.display_order] = np.arange(index.num_frames)
     shown = frame[ordinals] >= 0
     times = np.full(len(ordinals), NO_TIME, np.int64)
     times[shown] = index.timeline.ticks[frame[ordinals[shown]]]
     timed = ~shown & (index.pts[ordinals] != NO_TIME) & (not index.synthetic_times)
-    times[timed] = index.pts[ordinals[timed]] - index.pts[index.order[0]]
+    times[timed] = index.pts[ordinals[timed]] - index.pts[index.display_order[0]]
     found = np.empty(len(ordinals), np.int64)
     found[np.lexsort((ordinals, times))] = np.arange(len(ordinals))
     return found

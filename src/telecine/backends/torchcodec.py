@@ -11,7 +11,7 @@ from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
 from telecine.backends.remux.output_buffers import HostRows, TorchRows
 from telecine.backends.remux.remux import STEP, Reel, by_halves, chapters, doubtful, make_reel
 from telecine.errors import BackendUnavailable
-from telecine.plan.decode_plan import Run
+from telecine.plan.decode_plan import DecodeRange
 from telecine.system import usable_cores
 from telecine.validation import Option
 
@@ -106,12 +106,12 @@ class _Decoding:
 
     def decode(self) -> None:
         """Fill the rows."""
-        self._decode(self._request.plan.runs)
+        self._decode(self._request.plan.ranges)
         if self._device != "cpu" and not self.rows.kept.any():
             self._decode_on_cpu("the GPU gave no frame of it; it may not know this codec or this size")
-            self._decode(self._request.plan.runs)
+            self._decode(self._request.plan.ranges)
 
-    def _decode(self, runs: tuple[Run, ...], again: bool = False) -> None:
+    def _decode(self, runs: tuple[DecodeRange, ...], again: bool = False) -> None:
         """Decode runs, all with one decoder; a second time in parts where that fails."""
         reel = make_reel(self._request.demuxer, self._index, runs, self._request.deadline)
         seen: set[int] = set()
@@ -130,8 +130,8 @@ class _Decoding:
         lost = doubtful(self._index, runs, missing | reel.corrupt)
         self.rows.kept[[row for run in runs for ordinal in lost for row in run.targets.get(ordinal, ())]] = False
 
-    def _retry(self, runs: tuple[Run, ...], missing: set[int]) -> None:
-        def whole(run: Run) -> bool:
+    def _retry(self, runs: tuple[DecodeRange, ...], missing: set[int]) -> None:
+        def whole(run: DecodeRange) -> bool:
             self._decode((run,), again=True)
             return all(self.rows.kept[where[0]] for where in run.targets.values())
 
@@ -184,7 +184,7 @@ def _map(reel: Reel) -> str:
     That empties the decoder's threads.
     """
     first, *others = reel.present()
-    starts = {first, *(reel.position[int(run.packets[0])] for run in reel.runs[1:] if run.restart)}
+    starts = {first, *(reel.position[int(run.packets[0])] for run in reel.ranges[1:] if run.reset)}
     frames = [{"pts": at * STEP, "duration": STEP, "key_frame": int(at in starts)} for at in (first, *others)]
     return json.dumps({"frames": frames})
 

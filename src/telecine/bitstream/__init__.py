@@ -1,8 +1,8 @@
 """What the bytes of a packet say about it, without decoding: can it be skipped, can decoding start at it, is it shown.
 
-One scanner a codec, in a table. A scanner looks only at headers, and answers with :class:`Facts`. It must never claim
-more than the header proves: a packet wrongly called unreferenced would make a wrong picture, whereas one not called so
-merely costs time. Codecs that are not in the table are decoded without skipping.
+One scanner a codec, in a table. A scanner looks only at headers, and answers with :class:`PacketInfo`. It must never
+claim more than the header proves: a packet wrongly called unreferenced would make a wrong picture, whereas one not
+called so merely costs time. Codecs that are not in the table are decoded without skipping.
 """
 
 from __future__ import annotations
@@ -13,12 +13,21 @@ from importlib import import_module
 from typing import NamedTuple, Protocol, runtime_checkable
 
 __all__ = [
-    "DESCRIBED", "REORDERED", "UNTOLD", "Access", "Facts", "Leading", "PictureFormat", "Renewable", "Scanner",
-    "allows_fields", "scanner_for",
+    "DESCRIBED",
+    "REORDERED",
+    "UNTOLD",
+    "Access",
+    "Leading",
+    "PacketInfo",
+    "PictureFormat",
+    "Renewable",
+    "Scanner",
+    "allows_fields",
+    "scanner_for",
 ]  # fmt: skip
 
 
-class Access(IntEnum):
+class RandomAccess(IntEnum):
     """Whether decoding can start at a packet."""
 
     NONE = 0
@@ -41,16 +50,16 @@ class Leading(IntEnum):
     """It is never decodable: the stream was cut in front of its random access point."""
 
 
-class Facts(NamedTuple):
+class PacketInfo(NamedTuple):
     """What one packet's headers say."""
 
     shown: bool = True
     """Whether the packet brings a picture of its own to show. A hidden frame or a second field does not."""
     unreferenced: int = -1
     """The temporal id if no picture of the same or a lower one refers to it, else -1."""
-    access: Access = Access.NONE
+    random_access: RandomAccess = RandomAccess.NONE
     leading: Leading = Leading.UNKNOWN
-    order: tuple[int, int] | None = None
+    display_order: tuple[int, int] | None = None
     """(coded sequence, place in presentation order within it), when asked for and known."""
     fragile: bool = False
     """Whether the packet can be skipped only if the next one does not build on the decoder's state (VP9)."""
@@ -88,13 +97,13 @@ class Scanner(Protocol):
     picture: PictureFormat | None
     """From the latest header that tells, where the scanner reads it (:data:`DESCRIBED`)."""
 
-    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
+    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> PacketInfo:
         """Say what ``packet`` is.
 
         Args:
             packet: its bytes.
             is_key: whether the container flags it as a key frame.
-            want_order: whether :attr:`Facts.order` is needed, because the container's times are missing.
+            want_order: whether :attr:`PacketInfo.display_order` is needed, because the container's times are missing.
         """
         ...
 
@@ -103,7 +112,7 @@ class Scanner(Protocol):
 class Renewable(Protocol):
     """A scanner of a codec whose headers may change in mid-stream."""
 
-    def renew(self, extradata: bytes) -> None:
+    def update_extradata(self, extradata: bytes) -> None:
         """Take other codec private data, which the container brings with the next packet."""
         ...
 

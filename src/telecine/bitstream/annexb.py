@@ -26,9 +26,9 @@ class ByteStream:
         self.sequence: tuple[bytes, ...] = ()
         """The sequence headers that hold for the packet given last. Where they change, so may all that a decoder was
         made for: the size of pictures, and how many of them it must keep."""
-        self.renew(extradata)
+        self.update_extradata(extradata)
 
-    def renew(self, extradata: bytes) -> None:
+    def update_extradata(self, extradata: bytes) -> None:
         """Take other codec private data, as a container may bring it in mid-stream."""
         self._is_new = True
         self._length_size = 0

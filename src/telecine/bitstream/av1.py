@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from telecine.bitstream import Access, Facts, Leading
+from telecine.bitstream import Leading, PacketInfo, RandomAccess
 from telecine.bitstream.bit_reader import BitReader, Truncated
 from telecine.bitstream.nal import MOST_UNITS
 
@@ -63,7 +63,7 @@ class Av1Scanner:
         except Truncated:
             self._sequence = None
 
-    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
+    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> PacketInfo:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
         frames: list[_Frame] = []
         updates = False
@@ -75,13 +75,15 @@ class Av1Scanner:
                 try:
                     frames.append(_parse_frame(BitReader(payload), self._sequence, extension))
                 except Truncated:
-                    return Facts(leading=Leading.NO)
+                    return PacketInfo(leading=Leading.NO)
         if not frames:
-            return Facts(shown=False, leading=Leading.NO)
-        return Facts(
+            return PacketInfo(shown=False, leading=Leading.NO)
+        return PacketInfo(
             shown=any(frame.shown for frame in frames),
             unreferenced=-1 if updates or any(frame.refreshes or not frame.shown for frame in frames) else 0,
-            access=Access.CLOSED if len(frames) == 1 and frames[0].key and frames[0].shown else Access.NONE,
+            random_access=RandomAccess.CLOSED
+            if len(frames) == 1 and frames[0].key and frames[0].shown
+            else RandomAccess.NONE,
             leading=Leading.NO,
             plain=len(frames) == 1 and frames[0].shown and not frames[0].repeats,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from telecine.bitstream import Access, Facts, PictureFormat
+from telecine.bitstream import PacketInfo, PictureFormat, RandomAccess
 from telecine.bitstream.bit_reader import BitReader, Truncated
 from telecine.bitstream.extradata import header_units
 from telecine.bitstream.nal import NalUnits, SetsInForce, unescape
@@ -16,7 +16,7 @@ _RECOVERY_POINT = 6
 _HIGH_PROFILES = frozenset({100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135})
 
 
-_REFERENCED, _UNREFERENCED = Facts(), Facts(unreferenced=0)
+_REFERENCED, _UNREFERENCED = PacketInfo(), PacketInfo(unreferenced=0)
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ class H264Scanner:
             if (found := self._remember(nal)) is not None:
                 self._sets.of_header(*found, nal)
 
-    def renew(self, extradata: bytes) -> None:
-        """See :meth:`telecine.bitstream.Scanner.renew`."""
+    def update_extradata(self, extradata: bytes) -> None:
+        """See :meth:`telecine.bitstream.Scanner.update_extradata`."""
         self._nal_units = NalUnits(extradata, "h264")
         for nal in header_units("h264", extradata):
             if (found := self._remember(nal)) is not None:
@@ -106,7 +106,7 @@ class H264Scanner:
         self._fields_possible = not all(s.frame_mbs_only for s in self._sequences.values()) or not self._sequences
         return found
 
-    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
+    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> PacketInfo:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
         looks = is_key or want_order or self._fields_possible or self._sets.waiting
         if not looks and self._nal_units.length_size == 4 and len(packet) > 4:
@@ -137,17 +137,17 @@ class H264Scanner:
         # with a picture that is no key frame, where a container keeps the sets in its header, they are rather damage
         starts = self._sets.complete(is_key or not slices or not self._nal_units.length_size)
         if not slices:
-            return Facts(shown=False)
+            return PacketInfo(shown=False)
         known, second_field, order = self._follow(slices, is_idr, referenced, want_order)
         recovers = recovery is not None and self._recovers(*recovery, slices[0])
-        access = Access.CLOSED if is_idr else Access.OPEN if recovers else Access.NONE
-        return Facts(
+        access = RandomAccess.CLOSED if is_idr else RandomAccess.OPEN if recovers else RandomAccess.NONE
+        return PacketInfo(
             shown=not second_field,
             # parameter sets outlive their picture; fields in packets of their own stand or fall together, and what
             # may be either field or frame must not be skipped
             unreferenced=-1 if referenced or updates or second_field or self._open_field or not known else 0,
-            access=access if starts and not second_field else Access.NONE,
-            order=order,
+            random_access=access if starts and not second_field else RandomAccess.NONE,
+            display_order=order,
             second_field=second_field,
         )
 
@@ -228,7 +228,7 @@ class FrameNumbers:
     def __init__(self, extradata: bytes) -> None:
         self._scanner = H264Scanner(extradata)
         self._previous: int | None = None
-        self.renew = self._scanner.renew
+        self.update_extradata = self._scanner.update_extradata
 
     def gap_before(self, packet: bytes | memoryview) -> bool:
         """Whether a reference picture is missing between the last packet and this one."""

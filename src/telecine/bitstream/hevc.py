@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from telecine.bitstream import Access, Facts, Leading
+from telecine.bitstream import Leading, PacketInfo, RandomAccess
 from telecine.bitstream.bit_reader import BitReader, Truncated
 from telecine.bitstream.extradata import header_units
 from telecine.bitstream.nal import NalUnits, SetsInForce, unescape
@@ -33,7 +33,7 @@ class HevcScanner:
         self._poc_lsb_bits = 0
         self._separate_colour_planes = False
         self._pps: dict[int, _Pps] = {}
-        self._made: dict[tuple[int, int, Leading], Facts] = {}
+        self._made: dict[tuple[int, int, Leading], PacketInfo] = {}
         self._sequence = -1
         self._previous_poc = 0
         self._begins_sequence = True
@@ -44,8 +44,8 @@ class HevcScanner:
             if (found := self._remember(nal)) is not None:
                 self._sets.of_header(*found, nal)
 
-    def renew(self, extradata: bytes) -> None:
-        """See :meth:`telecine.bitstream.Scanner.renew`."""
+    def update_extradata(self, extradata: bytes) -> None:
+        """See :meth:`telecine.bitstream.Scanner.update_extradata`."""
         self._nal_units = NalUnits(extradata, "hevc")
         for nal in header_units("hevc", extradata):
             if (found := self._remember(nal)) is not None:
@@ -69,7 +69,7 @@ class HevcScanner:
             pass  # a damaged parameter set costs the output order, which is needed only where times are missing
         return found
 
-    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
+    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> PacketInfo:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
         looks = is_key or want_order or self._sets.waiting
         if not looks and self._nal_units.length_size == 4 and len(packet) > 6:
@@ -98,28 +98,28 @@ class HevcScanner:
         # with a picture that is no key frame, where a container keeps the sets in its header, they are rather damage
         starts = self._sets.complete(is_key or head is None or not self._nal_units.length_size)
         if head is None:
-            return Facts(shown=False)
+            return PacketInfo(shown=False)
         kind, temporal_id = (head[0] >> 1) & 63, (head[1] & 7) - 1
         if _BLA_W_LP <= kind <= _LAST_IRAP:
             self._passed_over = not starts
-        facts = Facts(
+        facts = PacketInfo(
             # even types up to RSV_VCL_N14 are sub-layer non-reference pictures; parameter sets outlive their picture
             unreferenced=temporal_id if kind < 16 and kind % 2 == 0 and not updates else -1,
-            access=_access(kind) if starts else Access.NONE,
+            random_access=_access(kind) if starts else RandomAccess.NONE,
             leading=self._relation(kind),
-            order=self._place(head, kind, temporal_id) if want_order else None,
+            display_order=self._place(head, kind, temporal_id) if want_order else None,
             temporal_id=temporal_id,
         )
         self._begins_sequence = ends_sequence
         return facts
 
-    def _plain(self, kind: int, temporal_id: int) -> Facts:
+    def _plain(self, kind: int, temporal_id: int) -> PacketInfo:
         """The facts of a picture that brings nothing else, made once for each kind."""
         relation = self._relation(kind)
         facts = self._made.get((kind, temporal_id, relation))
         if facts is None:
             unreferenced = temporal_id if kind % 2 == 0 else -1
-            facts = Facts(unreferenced=unreferenced, leading=relation, temporal_id=temporal_id)
+            facts = PacketInfo(unreferenced=unreferenced, leading=relation, temporal_id=temporal_id)
             self._made[kind, temporal_id, relation] = facts
         return facts
 
@@ -196,10 +196,10 @@ def _source(header: bytes) -> tuple[bool, bool]:
         return False, False
 
 
-def _access(kind: int) -> Access:
+def _access(kind: int) -> RandomAccess:
     if kind in (_IDR_W_RADL, _IDR_N_LP):
-        return Access.CLOSED
-    return Access.OPEN if _BLA_W_LP <= kind <= _CRA else Access.NONE
+        return RandomAccess.CLOSED
+    return RandomAccess.OPEN if _BLA_W_LP <= kind <= _CRA else RandomAccess.NONE
 
 
 def _parse_sps(nal: bytes) -> tuple[int, bool, int]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from telecine.bitstream import Access, Facts, Leading
+from telecine.bitstream import Leading, PacketInfo, RandomAccess
 from telecine.bitstream.bit_reader import BitReader, Truncated
 
 __all__ = ["OlderScanner"]
 
 _HEADER_BYTES = 16
-_STARTS = Facts(access=Access.CLOSED, leading=Leading.NO)
-_FOLLOWS = Facts(leading=Leading.NO)
+_STARTS = PacketInfo(random_access=RandomAccess.CLOSED, leading=Leading.NO)
+_FOLLOWS = PacketInfo(leading=Leading.NO)
 
 
 class OlderScanner:
@@ -32,7 +32,7 @@ class OlderScanner:
         self._is_intra = _TESTS[codec]
         self._begun = False
 
-    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
+    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> PacketInfo:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
         starts = not self._begun  # there is nothing to go back to
         self._begun = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from telecine.bitstream import Access, Facts, Leading
+from telecine.bitstream import Leading, PacketInfo, RandomAccess
 from telecine.bitstream.bit_reader import BitReader, Truncated
 
 __all__ = ["Mpeg2Scanner", "Mpeg4Scanner", "Vc1Scanner", "allows_fields"]
@@ -24,7 +24,9 @@ class _PictureTypes:
         self._pictures = 0
         self._closed = self._broken = False
 
-    def facts(self, kind: str, is_key: bool, want_order: bool, closed: bool = False, broken: bool = False) -> Facts:
+    def facts(
+        self, kind: str, is_key: bool, want_order: bool, closed: bool = False, broken: bool = False
+    ) -> PacketInfo:
         self._pictures += 1
         bidirectional = kind == _BIDIRECTIONAL
         if not bidirectional:
@@ -35,11 +37,11 @@ class _PictureTypes:
         leading = Leading.NO if self._closed else Leading.UNKNOWN
         if bidirectional and self._broken:  # what they refer to was cut off
             leading = Leading.NEVER
-        return Facts(
+        return PacketInfo(
             unreferenced=0 if bidirectional else -1,
-            access=Access.OPEN if is_key and kind == _INTRA else Access.NONE,
+            random_access=RandomAccess.OPEN if is_key and kind == _INTRA else RandomAccess.NONE,
             leading=leading,
-            order=place if want_order else None,
+            display_order=place if want_order else None,
         )
 
 
@@ -51,7 +53,7 @@ class Mpeg2Scanner:
     def __init__(self, extradata: bytes) -> None:
         self._types = _PictureTypes()
 
-    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
+    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> PacketInfo:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
         data = bytes(packet[:4096])
         at = data.find(b"\0\0\1\0")  # picture_start_code
@@ -93,7 +95,7 @@ class Mpeg4Scanner:
                 return
             at = data.find(b"\0\0\1", at + 3)
 
-    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
+    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> PacketInfo:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
         data = bytes(packet)
         at = data.find(b"\0\0\1\xb6")  # vop_start_code, then vop_coding_type in two bits
@@ -113,11 +115,13 @@ class Mpeg4Scanner:
             facts = self._types.facts(kind, is_key, want_order)
             if self._interlaced:
                 # the distance of fields (Tframe, 7.7.2.2) is measured by the first B-VOP that a decoder meets, and kept
-                facts = facts._replace(unreferenced=-1, access=Access.NONE if self._begun else facts.access)
+                facts = facts._replace(
+                    unreferenced=-1, random_access=RandomAccess.NONE if self._begun else facts.random_access
+                )
             self._begun = True
             return facts if second < 0 else facts._replace(unreferenced=-1, packed=True)
         if owed is None:
-            return Facts(shown=False)
+            return PacketInfo(shown=False)
         return self._types.facts(owed, False, want_order)._replace(unreferenced=-1)
 
     def _coded(self, header: bytes) -> bool:
@@ -204,7 +208,7 @@ class Vc1Scanner:
         bits.skip(2)
         self._finterp = bits.flag()
 
-    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
+    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> PacketInfo:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
         try:
             kind = self._kind(bytes(packet[:512])) if self._known else _PREDICTED

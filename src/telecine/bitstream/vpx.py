@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from telecine.bitstream import Access, Facts, Leading, PictureFormat
+from telecine.bitstream import Leading, PacketInfo, PictureFormat, RandomAccess
 from telecine.bitstream.bit_reader import BitReader, Truncated
 
 __all__ = ["Vp8Scanner", "Vp9Scanner"]
@@ -18,14 +18,14 @@ class Vp8Scanner:
     def __init__(self, extradata: bytes) -> None:
         pass
 
-    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
+    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> PacketInfo:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
         if len(packet) < 3:
-            return Facts(shown=False, plain=False)
+            return PacketInfo(shown=False, plain=False)
         # frame tag, RFC 6386, 9.1: bit 0 is the inverse key frame flag, bit 4 show_frame
         key, shown = not packet[0] & 1, bool(packet[0] & 0x10)
-        access = Access.CLOSED if key and shown else Access.NONE
-        return Facts(shown=shown, access=access, leading=Leading.NO, plain=shown)
+        access = RandomAccess.CLOSED if key and shown else RandomAccess.NONE
+        return PacketInfo(shown=shown, random_access=access, leading=Leading.NO, plain=shown)
 
 
 class _Vp9Frame(NamedTuple):
@@ -49,19 +49,19 @@ class Vp9Scanner:
     def __init__(self, extradata: bytes) -> None:
         self.picture: PictureFormat | None = None
 
-    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> Facts:
+    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> PacketInfo:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
         try:
             frames = [_vp9_frame(bytes(part[:16])) for part in _superframe(packet)]
         except Truncated:
-            return Facts(leading=Leading.NO, independent=False)
+            return PacketInfo(leading=Leading.NO, independent=False)
         first = frames[0]
         self.picture = first.picture or self.picture
         single = len(frames) == 1
-        return Facts(
+        return PacketInfo(
             shown=any(frame.shown for frame in frames),
             unreferenced=0 if single and first.shown and not first.refreshes else -1,
-            access=Access.CLOSED if single and first.key and first.shown else Access.NONE,
+            random_access=RandomAccess.CLOSED if single and first.key and first.shown else RandomAccess.NONE,
             leading=Leading.NO,
             fragile=True,
             independent=first.independent,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from telecine.index.packet_index import PacketIndex
 
-__all__ = ["ALLOWED_FORMATS", "Demuxer", "largest_coded"]
+__all__ = ["ALLOWED_FORMATS", "Demuxer", "coded_max_pixels"]
 
 ALLOWED_FORMATS = (
     "mov,mp4,m4a,3gp,3g2,mj2",
@@ -82,7 +82,7 @@ _READ_ON = 256
 _MOST_OF_FFMPEG = 2**31 - 1
 
 
-def largest_coded(max_pixels: int) -> str:
+def coded_max_pixels(max_pixels: int) -> str:
     """FFmpeg's ``max_pixels`` for ours: it counts whole blocks, and in MPEG-4 a wide margin too, not what is shown."""
     return str(min(2 * max_pixels + 512 * 512, _MOST_OF_FFMPEG))
 
@@ -117,7 +117,7 @@ class Demuxer:
         return len(self._source.data)
 
     @property
-    def header(self) -> bytes:
+    def extradata(self) -> bytes:
         """Codec private data of the stream, as the file's own header has it; may be empty."""
         return bytes(self.stream.codec_context.extradata or b"")
 
@@ -157,7 +157,7 @@ class Demuxer:
     def _open_container(self) -> InputContainer:
         with self._attempt(_FIRST_LOOK) as look:
             codecs = {_canonical_name(stream) for stream in look.streams.video}
-        options = {"max_pixels": largest_coded(self._max_pixels)}
+        options = {"max_pixels": coded_max_pixels(self._max_pixels)}
         if "av1" in codecs:
             # FFmpeg's AV1 parser takes 1500 bytes of memory for an OBU, which can be two bytes long: 2 MB of those
             # would become 3 GB before a packet is seen. All containers of AV1 keep its temporal units whole, so none
@@ -230,8 +230,8 @@ class Demuxer:
         palettes = list(index.palettes)
         for ordinal, packet in self._read(index, ordinals):
             # what a container brings once, and a demuxer not again behind a seek
-            if ordinal in index.renewals and not packet.has_sidedata("new_extradata"):
-                packet.set_sidedata(index.renewals[ordinal])
+            if ordinal in index.new_extradata and not packet.has_sidedata("new_extradata"):
+                packet.set_sidedata(index.new_extradata[ordinal])
             brought = bisect_right(palettes, ordinal)
             if brought and not packet.has_sidedata("palette"):
                 packet.set_sidedata(index.palettes[palettes[brought - 1]])
@@ -269,7 +269,7 @@ class Demuxer:
         Returns:
             None where that cannot be done; see :func:`telecine.bitstream.extradata.in_band`.
         """
-        return in_band(index.codec, self.header, bytes(index.renewals[ordinal]), bytes(packet))
+        return in_band(index.codec, self.extradata, bytes(index.new_extradata[ordinal]), bytes(packet))
 
     def _check_whole(self) -> None:
         self._deadline.check("reading the packets")

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from telecine.bitstream import Access, Leading
+from telecine.bitstream import Leading, RandomAccess
 from telecine.container.timestamps import NO_TIME, follows_points, rebuild, usable
 
 __all__ = ["Presentation", "Told", "present"]
@@ -27,8 +27,8 @@ class Told:
     """``int64 [P]`` likewise."""
     seen: _Flags
     """``bool [P]`` whether a viewer sees the packet's frame. The times of others may be anything."""
-    access: npt.NDArray[np.uint8]
-    """``uint8 [P]`` :class:`telecine.bitstream.Access`."""
+    random_access: npt.NDArray[np.uint8]
+    """``uint8 [P]`` :class:`telecine.bitstream.RandomAccess`."""
     relation: npt.NDArray[np.int8]
     """``int8 [P]`` :class:`telecine.bitstream.Leading`."""
     unreferenced: _Flags
@@ -42,7 +42,7 @@ class Told:
     def orderly(self) -> bool:
         """Whether the times could be true."""
         return usable(self.pts[self.seen]) and follows_points(
-            self.pts, self.seen, self.access == Access.OPEN, self.access == Access.CLOSED
+            self.pts, self.seen, self.random_access == RandomAccess.OPEN, self.random_access == RandomAccess.CLOSED
         )
 
     @cached_property
@@ -88,9 +88,9 @@ def present(told: Told, step: int) -> Presentation:
 
 
 def _leading(told: Told, times: _Ticks, untrue: bool) -> _Flags:
-    at = np.maximum.accumulate(np.where(told.access > 0, np.arange(len(times)), -1))
+    at = np.maximum.accumulate(np.where(told.random_access > 0, np.arange(len(times)), -1))
     point = np.maximum(at, 0)
-    behind_open = (at >= 0) & (told.access[point] == Access.OPEN)
+    behind_open = (at >= 0) & (told.random_access[point] == RandomAccess.OPEN)
     # times may have been rebuilt for what is seen: where either is not, both are compared by the container's own
     own = times if untrue else told.pts
     both = (own != NO_TIME) & (own[point] != NO_TIME) & ~(told.seen & told.seen[point])

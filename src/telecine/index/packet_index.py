@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from telecine.bitstream import REORDERED, UNTOLD, Access, Facts, Leading, PictureFormat, Renewable, scanner_for
+from telecine.bitstream import (
+    REORDERED,
+    UNTOLD,
+    Leading,
+    PacketInfo,
+    PictureFormat,
+    RandomAccess,
+    Renewable,
+    scanner_for,
+)
 from telecine.container.demuxer import Demuxer
 from telecine.container.timestamps import NO_TIME, unwrapped
 from telecine.errors import LimitError, NoVideoError
@@ -71,8 +80,8 @@ class PacketIndex:
     """``int64 [P]`` bytes."""
     key: npt.NDArray[np.bool_]
     """``bool [P]`` the container's key frame flag."""
-    access: npt.NDArray[np.uint8]
-    """``uint8 [P]`` :class:`telecine.bitstream.Access`: whether decoding can start here."""
+    random_access: npt.NDArray[np.uint8]
+    """``uint8 [P]`` :class:`telecine.bitstream.RandomAccess`: whether decoding can start here."""
     presentable: npt.NDArray[np.bool_]
     """``bool [P]`` whether a viewer sees the packet's frame."""
     disposable: npt.NDArray[np.bool_]
@@ -85,13 +94,13 @@ class PacketIndex:
     """``bool [P]`` whether the container saw that something is missing in it, or from there on up to the next one."""
     skips_leading: bool
     """Whether leading packets can be left out when decoding starts at the point in front of them (HEVC)."""
-    order: npt.NDArray[np.int64]
+    display_order: npt.NDArray[np.int64]
     """``int64 [T]`` the packet of each frame index."""
     timeline: Timeline
     """When each frame is shown."""
     synthetic_times: bool
     """Whether presentation times were missing or nonsense, and were rebuilt."""
-    exact_start: bool
+    exact_random_access: bool
     """Whether the points of access are known to be exact; else decoding begins where the container says it can."""
     damage: str | None
     """Why reading stopped before the end of the file, or None."""
@@ -99,17 +108,17 @@ class PacketIndex:
     """The packets themselves where they are few enough to be kept, for one decode; else None."""
     picture: PictureFormat | None = None
     """How pictures are stored, where the scanner reads that."""
-    renewals: Mapping[int, Any] = field(default_factory=dict, repr=False)
+    new_extradata: Mapping[int, Any] = field(default_factory=dict, repr=False)
     """By ordinal, PyAV's side data "new_extradata" of packets with which the container brings other headers."""
     palettes: Mapping[int, Any] = field(default_factory=dict, repr=False)
     """By ordinal, PyAV's side data "palette" of packets with which the container brings another one."""
 
-    def headers(self, ordinal: int, of_file: bytes) -> bytes:
+    def extradata_at(self, ordinal: int, of_file: bytes) -> bytes:
         """The codec private data that holds for a packet: of the file's header, or what came with a packet since."""
-        latest = max((at for at in self.renewals if at <= ordinal), default=None)
-        return of_file if latest is None else bytes(self.renewals[latest])
+        latest = max((at for at in self.new_extradata if at <= ordinal), default=None)
+        return of_file if latest is None else bytes(self.new_extradata[latest])
 
-    def torn(self, packets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def has_gap_before(self, packets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """In front of which packets others may be missing.
 
         Args:
@@ -131,13 +140,13 @@ class PacketIndex:
     @property
     def num_frames(self) -> int:
         """T, the number of presentable frames."""
-        return len(self.order)
+        return len(self.display_order)
 
 
 # What can be said of a packet that no scanner looks into; the same objects for all, for there may be a great many.
 # Where pictures build on others, the container's flag of a key frame proves nothing: only the first one starts afresh.
-_STARTS = Facts(access=Access.CLOSED, leading=Leading.NO)
-_FOLLOWS = Facts(access=Access.NONE, leading=Leading.NO)
+_STARTS = PacketInfo(random_access=RandomAccess.CLOSED, leading=Leading.NO)
+_FOLLOWS = PacketInfo(random_access=RandomAccess.NONE, leading=Leading.NO)
 
 
 class _Rows:
@@ -148,17 +157,17 @@ class _Rows:
         self.pts, self.dts, self.duration, self.size = array("q"), array("q"), array("q"), array("q")
         self.key, self.discard, self.disposable, self.corrupt = bytearray(), bytearray(), bytearray(), bytearray()
         # scanners hand out the same few objects again and again, so this holds little more than references
-        self.facts: list[Facts] = []
+        self.facts: list[PacketInfo] = []
         self.scanned = True
         self.picture: PictureFormat | None = None
         self.packets: list[Any] | None = [] if keep else None
         self.headers = headers
-        self.renewals: dict[int, Any] = {}
+        self.new_extradata: dict[int, Any] = {}
         self.palettes: dict[int, Any] = {}
         self.bytes = 0
         self.damage: str | None = None
 
-    def add(self, packet: Packet[Any], facts: Facts) -> None:
+    def add(self, packet: Packet[Any], facts: PacketInfo) -> None:
         pts, dts, size = packet.pts, packet.dts, packet.size
         self.pts.append(NO_TIME if pts is None else pts)
         self.dts.append(NO_TIME if dts is None else dts)
@@ -182,10 +191,10 @@ class _Rows:
         Once they have changed it is, even where they are the same again: decoding can start at such a packet.
         """
         found = packet.get_sidedata("new_extradata")
-        if not self.renewals and bytes(found) == self.headers:
+        if not self.new_extradata and bytes(found) == self.headers:
             return False
         self.headers = bytes(found)
-        self.renewals[len(self.pts)] = found
+        self.new_extradata[len(self.pts)] = found
         return True
 
     def flags(self, name: str) -> npt.NDArray[np.bool_]:
@@ -211,7 +220,7 @@ class _Rows:
             pts=pts,
             dts=dts,
             seen=seen,
-            access=self.numbers("access").astype(np.uint8),
+            random_access=self.numbers("random_access").astype(np.uint8),
             relation=self.numbers("leading"),
             unreferenced=self.numbers("unreferenced") >= 0,
             packed=any(facts.packed for facts in self.facts),
@@ -222,7 +231,7 @@ class _Rows:
         """The place in output order of each packet that is seen, if that is known of every one."""
         if self.codec not in REORDERED:
             return np.arange(len(seen))
-        orders = [self.facts[i].order for i in seen]
+        orders = [self.facts[i].display_order for i in seen]
         if not orders or any(order is None for order in orders):
             return None
         sequences, places = np.array(orders, dtype=np.int64).T
@@ -280,14 +289,14 @@ def _scan(demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: De
                     deadline.check("reading the packets")
                 renewed = packet.has_sidedata("new_extradata") and rows.renew(packet)
                 if renewed and isinstance(scanner, Renewable):
-                    scanner.renew(rows.headers)
+                    scanner.update_extradata(rows.headers)
                 if scanner is not None:
                     facts = scanner.scan(memoryview(packet), packet.is_keyframe, want_order)
                 else:
                     facts = _STARTS if intra_only or not rows.pts else _FOLLOWS
-                if rows.renewals and not renewed and not isinstance(scanner, Renewable):
+                if rows.new_extradata and not renewed and not isinstance(scanner, Renewable):
                     # its headers came with a packet before, and are not those that a decoder knows which begins here
-                    facts = facts._replace(access=Access.NONE)
+                    facts = facts._replace(random_access=RandomAccess.NONE)
                 if paletted and packet.has_sidedata("palette"):
                     rows.palettes[len(rows.pts)] = packet.get_sidedata("palette")
                 rows.add(packet, facts)
@@ -300,15 +309,15 @@ def _scan(demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: De
 
 def _assemble(demuxer: Demuxer, rows: _Rows, told: Told, limits: Limits) -> PacketIndex:
     """Turn the columns into the index: what is presentable, when, and what can be skipped."""
-    duration, access = np.array(rows.duration), told.access
+    duration, access = np.array(rows.duration), told.random_access
     key = np.frombuffer(bytes(rows.key), np.bool_)
     time_base = demuxer.stream.time_base or Fraction(1, 90_000)
-    exact_start = bool(access.any())
-    if not exact_start:
+    exact_random_access = bool(access.any())
+    if not exact_random_access:
         # no point is known to be exact: begin where the container says, and let the decoder mark what is damaged
         access = access.copy()
-        access[int(np.argmax(key)) if key.any() else 0] = Access.OPEN
-        told = replace(told, access=access)
+        access[int(np.argmax(key)) if key.any() else 0] = RandomAccess.OPEN
+        told = replace(told, random_access=access)
     step = _nominal_step(demuxer, duration, time_base)
     shown = present(told, step)
     times, leading = shown.times, shown.leading
@@ -334,21 +343,21 @@ def _assemble(demuxer: Demuxer, rows: _Rows, told: Told, limits: Limits) -> Pack
         duration=duration,
         size=np.array(rows.size),
         key=key,
-        access=access,
+        random_access=access,
         presentable=presentable,
         disposable=_disposable(rows),
         second_field=rows.flags("second_field"),
         leading=leading,
         skips_leading=bool((told.relation == Leading.SKIPPED).any()),
-        order=order,
+        display_order=order,
         timeline=timeline,
         synthetic_times=shown.rebuilt,
         picture=rows.picture,
-        exact_start=exact_start,
+        exact_random_access=exact_random_access,
         damage=rows.damage,
         packets=rows.packets,
         corrupt=_corrupt(demuxer, rows),
-        renewals=rows.renewals,
+        new_extradata=rows.new_extradata,
         palettes=rows.palettes,
     )
 

@@ -68,7 +68,7 @@ def describe(source: Source, demuxer: Demuxer, index: PacketIndex, limits: Limit
         raise LimitError(f"{source.name}: {size[0]}x{size[1]} pixels; limits.max_pixels is {limits.max_pixels}")
     width, height = size if turns % 2 == 0 else size[::-1]
     stored = _picture_format(context, index)
-    start = index.pts[index.order[0]]
+    start = index.pts[index.display_order[0]]
     return VideoInfo(
         width=width,
         height=height,

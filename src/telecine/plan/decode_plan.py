@@ -8,23 +8,23 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from telecine.bitstream import Access
+from telecine.bitstream import RandomAccess
 from telecine.index.packet_index import PacketIndex
 
-__all__ = ["DecodePlan", "Run", "make_plan", "spoiled"]
+__all__ = ["DecodePlan", "DecodeRange", "make_plan", "unreliable_targets"]
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class DecodeRange:
     """Packets to feed in one go, from a random access point up to the last wanted frame that it covers."""
 
     packets: npt.NDArray[np.int64]
     """``int64`` ordinals of the packets to feed, ascending; the first is a random access point."""
-    sound: npt.NDArray[np.bool_]
+    required: npt.NDArray[np.bool_]
     """``bool`` for each of them, whether it must bring a sound frame for those after it to be sound."""
     targets: Mapping[int, tuple[int, ...]]
     """For each packet whose frame is wanted, the rows of the output that it fills."""
-    restart: bool
+    reset: bool
     """Whether the decoder must be drained and reset in front of it. Not so after a run that it follows on exactly."""
 
 
@@ -32,7 +32,7 @@ class Run:
 class DecodePlan:
     """What a packet backend executes."""
 
-    runs: tuple[Run, ...]
+    ranges: tuple[DecodeRange, ...]
     frames: npt.NDArray[np.int64]
     """``int64 [N]`` the wanted frame index of each output row; repeats and any order."""
     packets_total: int
@@ -41,7 +41,7 @@ class DecodePlan:
     @property
     def packets_fed(self) -> int:
         """Packets in all runs."""
-        return sum(len(run.packets) for run in self.runs)
+        return sum(len(run.packets) for run in self.ranges)
 
 
 def make_plan(index: PacketIndex, frames: npt.NDArray[np.int64]) -> DecodePlan:
@@ -57,14 +57,14 @@ def make_plan(index: PacketIndex, frames: npt.NDArray[np.int64]) -> DecodePlan:
         frames: ``int64 [N]`` wanted frame indices, each in ``[0, T)``; repeats and any order.
     """
     rows: dict[int, list[int]] = {}
-    for row, packet in enumerate(index.order[frames].tolist()):
+    for row, packet in enumerate(index.display_order[frames].tolist()):
         rows.setdefault(packet, []).append(row)
     targets = np.array(sorted(rows), dtype=np.int64)
-    runs: list[Run] = []
+    runs: list[DecodeRange] = []
     for start, wanted in _spans(index, targets):
         packets, sound = _packets_to_feed(index, start, wanted)
-        restart = not runs or bool(index.access[start] != Access.CLOSED)
-        runs.append(Run(packets, sound, {int(t): tuple(rows[int(t)]) for t in wanted}, restart))
+        restart = not runs or bool(index.random_access[start] != RandomAccess.CLOSED)
+        runs.append(DecodeRange(packets, sound, {int(t): tuple(rows[int(t)]) for t in wanted}, restart))
     return DecodePlan(tuple(runs), frames, index.num_packets)
 
 
@@ -76,7 +76,7 @@ def _spans(index: PacketIndex, targets: npt.NDArray[np.int64]) -> list[tuple[int
     """
     if not len(targets):
         return []
-    points = np.flatnonzero(index.access)
+    points = np.flatnonzero(index.random_access)
     last = _last_packets(index, targets)
     at = np.searchsorted(points, targets, side="right") - 1
     starts = points[np.maximum(at - index.leading[targets], 0)]
@@ -107,7 +107,7 @@ def _packets_to_feed(
     feed = ~index.disposable[span]
     sound = index.presentable[span].copy()
     # leading pictures of the starting point lack what they refer to; those of later points in the span do not
-    later = np.flatnonzero(index.access[span][1:])
+    later = np.flatnonzero(index.random_access[span][1:])
     reach = slice(0, int(later[0]) + 1 if len(later) else len(feed))
     orphans = index.leading[span][reach]
     sound[reach] &= ~orphans
@@ -118,7 +118,9 @@ def _packets_to_feed(
     return ordinals + start, sound[ordinals]
 
 
-def spoiled(index: PacketIndex, runs: Iterable[Run], bad: Set[int], gaps: Set[int] = frozenset()) -> set[int]:
+def unreliable_targets(
+    index: PacketIndex, runs: Iterable[DecodeRange], bad: Set[int], gaps: Set[int] = frozenset()
+) -> set[int]:
     """The targets that are bad, or built on what is bad or missing.
 
     Damage spreads along the decoding order up to the next point that looks back at nothing, unless nothing refers to
@@ -136,13 +138,13 @@ def spoiled(index: PacketIndex, runs: Iterable[Run], bad: Set[int], gaps: Set[in
     found: set[int] = set()
     broken = broken_before = False
     for run in runs:
-        for ordinal, torn in zip(run.packets.tolist(), index.torn(run.packets).tolist(), strict=True):
-            if index.access[ordinal]:
-                broken_before, broken = (broken or torn) and index.access[ordinal] == Access.OPEN, False
+        for ordinal, torn in zip(run.packets.tolist(), index.has_gap_before(run.packets).tolist(), strict=True):
+            if index.random_access[ordinal]:
+                broken_before, broken = (broken or torn) and index.random_access[ordinal] == RandomAccess.OPEN, False
             elif torn or ordinal in gaps:
-                broken = index.exact_start
+                broken = index.exact_random_access
             touched = ordinal in bad or broken or (broken_before and index.leading[ordinal])
             if touched and ordinal in run.targets:
                 found.add(ordinal)
-            broken |= ordinal in bad and not index.disposable[ordinal] and index.exact_start
+            broken |= ordinal in bad and not index.disposable[ordinal] and index.exact_random_access
     return found

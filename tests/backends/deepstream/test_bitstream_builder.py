@@ -14,12 +14,12 @@ from support.clips import CLIPS, read_number
 from telecine.backends.deepstream import bitstream_builder as splice
 from telecine.backends.deepstream.bitstream_builder import Splice, parts_of, splices
 from telecine.backends.deepstream.mkv_writer import STEP, Block, matroska
-from telecine.bitstream import Access
+from telecine.bitstream import RandomAccess
 from telecine.container.demuxer import Demuxer
 from telecine.errors import BackendUnavailable
 from telecine.index.packet_index import read_index
 from telecine.limits import Deadline, Limits
-from telecine.plan.decode_plan import Run, make_plan
+from telecine.plan.decode_plan import DecodeRange, make_plan
 from telecine.source.source import open_source
 
 BT709 = "colour_primaries=1:transfer_characteristics=1:matrix_coefficients=1:video_full_range_flag=1"
@@ -33,8 +33,8 @@ class Opened:
         self.demuxer = Demuxer(self.source, Deadline())
         self.index = read_index(self.demuxer, Limits(), Deadline())
 
-    def parts(self, *frames: int) -> list[Run]:
-        return parts_of(self.index, make_plan(self.index, np.array(frames)).runs)
+    def parts(self, *frames: int) -> list[DecodeRange]:
+        return parts_of(self.index, make_plan(self.index, np.array(frames)).ranges)
 
     def splices(self, *frames: int) -> list[Splice]:
         request: Any = types.SimpleNamespace(
@@ -95,7 +95,7 @@ def test_h264_is_led_back_from_a_point_that_looks_back() -> None:
     """And runs that overlap then are one."""
     opened = Opened("h264_open_gop.mp4")
     parts = opened.parts(0, 40, 59)
-    assert [opened.index.access[part.packets[0]] for part in parts] == [Access.CLOSED] * len(parts)
+    assert [opened.index.random_access[part.packets[0]] for part in parts] == [RandomAccess.CLOSED] * len(parts)
     packets = np.concatenate([part.packets for part in parts])
     assert len(set(packets.tolist())) == len(packets)
     assert sorted(row for part in parts for rows in part.targets.values() for row in rows) == [0, 1, 2]

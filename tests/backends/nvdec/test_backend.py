@@ -23,7 +23,7 @@ from telecine.backends.base import DecodeRequest
 from telecine.backends.nvdec import backend
 from telecine.backends.nvdec import batches as stretches_module
 from telecine.backends.nvdec.backend import NvdecBackend
-from telecine.bitstream import Access
+from telecine.bitstream import RandomAccess
 from telecine.errors import BackendUnavailable, Cancelled, DeadlineError, OptionsError
 from telecine.frames import VideoInfo
 from telecine.index.packet_index import PacketIndex
@@ -45,7 +45,7 @@ class FakeDemuxer:
 
     def __init__(self, pictures: Sequence[Coded], shape: Shape) -> None:
         self.packets = [FakePacket(picture.packet()) for picture in pictures]
-        self.header = shape.extradata()
+        self.extradata = shape.extradata()
         self.asked: list[int] = []
 
     def read(self, index: PacketIndex, ordinals: np.ndarray) -> Iterator[tuple[int, FakePacket]]:
@@ -58,8 +58,8 @@ def _index(pictures: Sequence[Coded], opens: Sequence[int] = ()) -> PacketIndex:
     count = len(pictures)
     pts = np.array([picture.order for picture in pictures], np.int64)
     starts = np.array([picture.starts for picture in pictures])
-    access = np.where(starts, Access.CLOSED, Access.NONE).astype(np.uint8)
-    access[list(opens)] = Access.OPEN
+    access = np.where(starts, RandomAccess.CLOSED, RandomAccess.NONE).astype(np.uint8)
+    access[list(opens)] = RandomAccess.OPEN
     order = np.argsort(pts)
     no = np.zeros(count, np.bool_)
     values: dict[str, Any] = {
@@ -70,18 +70,18 @@ def _index(pictures: Sequence[Coded], opens: Sequence[int] = ()) -> PacketIndex:
         "duration": np.ones(count, np.int64),
         "size": np.array([len(picture.packet()) for picture in pictures], np.int64),
         "key": starts,
-        "access": access,
+        "random_access": access,
         "presentable": ~no,
         "second_field": no,
         "disposable": np.array([not picture.kind & REFERENCE for picture in pictures]),
         "leading": no,
         "corrupt": no,
         "skips_leading": False,
-        "order": order,
+        "display_order": order,
         "timeline": Timeline(pts[order] - pts.min(), Fraction(1, 30), int(pts.max() - pts.min()) + 1, starts[order]),
         "synthetic_times": False,
         "picture": None,
-        "exact_start": True,
+        "exact_random_access": True,
         "damage": None,
         "packets": None,
     }
@@ -143,7 +143,7 @@ def test_frames_are_labelled_and_only_planned_packets_are_read(double: Double) -
     assert decoded.kept.all() and decoded.device == "cpu" and decoded.data.shape == (4, 48, 64, 3)
     check_frames(decoded.data, frames, Shape())
     demuxer: Any = request.demuxer
-    assert demuxer.asked == [p for run in request.plan.runs for p in run.packets.tolist()]
+    assert demuxer.asked == [p for run in request.plan.ranges for p in run.packets.tolist()]
 
 
 def test_frames_stay_on_the_device_unless_asked_for(double: Double) -> None:
@@ -182,7 +182,7 @@ def test_long_plans_are_read_in_batches(double: Double, monkeypatch: pytest.Monk
 def test_stretches_are_cut_where_decoding_can_start_but_not_too_short() -> None:
     pictures = [picture for i in range(4) for picture in gop(20 * i, 20)]
     request = _request(pictures, list(range(80)))
-    assert len(request.plan.runs) == 1
+    assert len(request.plan.ranges) == 1
     stretches = list(stretches_module._stretches(request.index, request.plan))
     assert [len(s.ordinals) for s in stretches] == [20, 20, 20, 20]
     assert all(s.flags[0] & stretches_module._RESTART for s in stretches)

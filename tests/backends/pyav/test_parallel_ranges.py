@@ -20,7 +20,7 @@ from telecine.container.demuxer import Demuxer
 from telecine.errors import Cancelled, DeadlineError
 from telecine.index.packet_index import read_index
 from telecine.limits import Deadline, Limits
-from telecine.plan.decode_plan import Run, make_plan
+from telecine.plan.decode_plan import DecodeRange, make_plan
 from telecine.source.source import open_source
 
 SPREAD = [1, 14, 27, 40, 53]
@@ -63,7 +63,7 @@ def test_the_longest_run_gets_threads_for_its_part_of_the_work(
     threads: int, lengths: list[int], expected: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(abreast, "_independent", lambda request: True)
-    request: Any = SimpleNamespace(plan=SimpleNamespace(runs=[SimpleNamespace(packets=range(n)) for n in lengths]))
+    request: Any = SimpleNamespace(plan=SimpleNamespace(ranges=[SimpleNamespace(packets=range(n)) for n in lengths]))
     assert shares(request, threads) == expected
 
 
@@ -106,7 +106,7 @@ def test_the_frames_are_the_same_as_of_one_decoder(name: str, monkeypatch: pytes
 
 def two_each(request: Any, threads: int) -> tuple[int, int] | None:
     """Shares whatever has several runs, also where that is not done otherwise."""
-    return (2, 2) if len(request.plan.runs) > 1 else None
+    return (2, 2) if len(request.plan.ranges) > 1 else None
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,14 @@ def test_size_changes_are_noted_whoever_meets_them(monkeypatch: pytest.MonkeyPat
     assert any("size changes" in note for note in frames.report.notes)
 
 
-def runs(count: int) -> list[Run]:
+def runs(count: int) -> list[DecodeRange]:
     nothing = np.empty(0, np.int64)
-    return [Run(nothing, nothing.astype(np.bool_), {number: ()}, True) for number in range(count)]
+    return [DecodeRange(nothing, nothing.astype(np.bool_), {number: ()}, True) for number in range(count)]
 
 
 def test_every_run_is_decoded_once_and_answered_for() -> None:
-    def decoder(seen: list[int]) -> Callable[[Run], bool]:
-        def decode(run: Run) -> bool:
+    def decoder(seen: list[int]) -> Callable[[DecodeRange], bool]:
+        def decode(run: DecodeRange) -> bool:
             (number,) = run.targets
             seen.append(number)
             time.sleep(0.001)
@@ -153,12 +153,12 @@ def test_every_run_is_decoded_once_and_answered_for() -> None:
 
 def test_the_first_decoder_begins_with_the_longest_run() -> None:
     lengths = [3, 1, 9, 4]
-    todo = [Run(np.arange(n), np.ones(n, np.bool_), {}, True) for n in lengths]
+    todo = [DecodeRange(np.arange(n), np.ones(n, np.bool_), {}, True) for n in lengths]
     seen: tuple[list[int], list[int]] = ([], [])
     both = threading.Barrier(2, timeout=10)
 
-    def decoder(own: list[int]) -> Callable[[Run], bool]:
-        def decode(run: Run) -> bool:
+    def decoder(own: list[int]) -> Callable[[DecodeRange], bool]:
+        def decode(run: DecodeRange) -> bool:
             own.append(len(run.packets))
             if len(own) == 1:
                 both.wait()
@@ -175,11 +175,11 @@ def test_if_one_fails_the_other_stops_and_the_error_is_the_first_one(fails: int)
     progress = Progress(Deadline(), 100)
     began = threading.Event()
 
-    def failing(run: Run) -> bool:
+    def failing(run: DecodeRange) -> bool:
         began.wait(10)
         raise DeadlineError("late")
 
-    def endless(run: Run) -> bool:
+    def endless(run: DecodeRange) -> bool:
         began.set()
         while True:
             progress.step()
@@ -197,7 +197,7 @@ def test_a_request_that_is_withdrawn_ends_in_both() -> None:
     progress = Progress(deadline, 100)
     both = threading.Barrier(2, timeout=10)
 
-    def decode(run: Run) -> bool:
+    def decode(run: DecodeRange) -> bool:
         both.wait()
         deadline.cancel()
         while True:
@@ -219,7 +219,7 @@ def test_whoever_watches_the_deadline_is_called_by_one_thread_at_a_time() -> Non
 
     progress = Progress(Deadline(watch=watch), 2000)
 
-    def decode(run: Run) -> bool:
+    def decode(run: DecodeRange) -> bool:
         for _ in range(100):
             progress.step()
         return True

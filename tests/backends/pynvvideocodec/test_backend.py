@@ -557,7 +557,7 @@ def test_a_change_of_parameter_sets_shows() -> None:
     assert stream.sequence == (b"\x67one",)
     stream(CODE + b"\x67two" + slice_, False, True)
     assert stream.sequence == (b"\x67two",)
-    stream.renew(_avcc(b"\x67new", b"\x68pps"))
+    stream.update_extradata(_avcc(b"\x67new", b"\x68pps"))
     packet = b"\0\0\0\7\x65\x88slice"[:11]
     assert stream(packet, False, True) == CODE + b"\x67new" + CODE + b"\x68pps" + CODE + packet[4:]
     assert stream.sequence == (b"\x67new",)

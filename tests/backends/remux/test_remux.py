@@ -15,7 +15,7 @@ from telecine.container.demuxer import Demuxer
 from telecine.errors import BackendUnavailable
 from telecine.index.packet_index import PacketIndex, read_index
 from telecine.limits import Deadline, Limits
-from telecine.plan.decode_plan import Run, make_plan
+from telecine.plan.decode_plan import DecodeRange, make_plan
 from telecine.source.source import open_source
 
 DECODABLE = [
@@ -31,9 +31,9 @@ class Opened:
         self.demuxer = Demuxer(self.source, Deadline())
         self.index: PacketIndex = read_index(self.demuxer, Limits(), Deadline())
 
-    def runs(self, *frames: int) -> tuple[Run, ...]:
+    def runs(self, *frames: int) -> tuple[DecodeRange, ...]:
         wanted = np.array(frames or range(self.index.num_frames), np.int64)
-        return make_plan(self.index, wanted).runs
+        return make_plan(self.index, wanted).ranges
 
 
 @pytest.mark.parametrize("clip", DECODABLE, ids=str)
@@ -48,7 +48,7 @@ def test_times_in_it_are_positions(clip: Clip) -> None:
         times = sorted(packet.pts for packet in packets)
         assert times == [at * STEP for at in reel.present()]
         assert packets[0].is_keyframe
-        in_order = [reel.position[ordinal] for ordinal in index.order.tolist() if ordinal in reel.position]
+        in_order = [reel.position[ordinal] for ordinal in index.display_order.tolist() if ordinal in reel.position]
         assert in_order == sorted(in_order)
         for run in runs:
             for ordinal, rows in run.targets.items():
@@ -105,8 +105,8 @@ def test_chapters_start_at_points_that_look_back_at_nothing() -> None:
     (run,) = opened.runs()
     parts = chapters(opened.index, run)
     assert [len(part.targets) for part in parts] == [24, 24, 12]
-    assert all(opened.index.access[part.packets[0]] for part in parts)
-    assert chapters(opened.index, only(opened.index, run, [opened.index.order[30]]))[0].packets[0] == 24
+    assert all(opened.index.random_access[part.packets[0]] for part in parts)
+    assert chapters(opened.index, only(opened.index, run, [opened.index.display_order[30]]))[0].packets[0] == 24
 
 
 def test_damage_reaches_up_to_the_next_point_that_looks_back_at_nothing() -> None:
@@ -129,7 +129,7 @@ def test_halving_finds_where_a_part_breaks() -> None:
     (part, *_) = chapters(opened.index, opened.runs()[0])
     tried = []
 
-    def decode(run: Run) -> bool:
+    def decode(run: DecodeRange) -> bool:
         tried.append(len(run.packets))
         return 17 not in run.packets
 

@@ -25,7 +25,7 @@ from telecine.backends.remux.output_buffers import PinnedRows, TorchRows
 from telecine.backends.remux.remux import by_halves
 from telecine.errors import BackendUnavailable, DeadlineError
 from telecine.limits import Deadline
-from telecine.plan.decode_plan import Run
+from telecine.plan.decode_plan import DecodeRange
 from telecine.validation import Option
 
 __all__ = ["DeepStreamBackend"]
@@ -118,13 +118,13 @@ class _Work:
         """Fill the rows of what can be had."""
         index = self._request.index
         for splice in self._workers.one_by_one(
-            splices(self._request, parts_of(index, self._request.plan.runs), self._colours), self._request.deadline
+            splices(self._request, parts_of(index, self._request.plan.ranges), self._colours), self._request.deadline
         ):
             if not self._fill(splice):
                 for part in splice.parts:
                     by_halves(index, part, self._retry)
 
-    def _retry(self, run: Run) -> bool:
+    def _retry(self, run: DecodeRange) -> bool:
         """Decode a run alone; say whether all of its targets came."""
         targets = 0
         for splice in splices(self._request, [run], self._colours):

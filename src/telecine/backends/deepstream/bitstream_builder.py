@@ -20,13 +20,13 @@ from telecine.backends.base import DecodeRequest
 from telecine.backends.deepstream.mkv_writer import Block, matroska
 from telecine.backends.parser_order import labels
 from telecine.backends.remux.remux import chapters
-from telecine.bitstream import Access, Leading, scanner_for
+from telecine.bitstream import Leading, RandomAccess, scanner_for
 from telecine.bitstream.annexb import ByteStream
 from telecine.bitstream.h264 import FrameNumbers, H264Scanner
 from telecine.bitstream.nal import nal_type
 from telecine.errors import BackendUnavailable
 from telecine.index.packet_index import PacketIndex
-from telecine.plan.decode_plan import Run
+from telecine.plan.decode_plan import DecodeRange
 
 __all__ = ["Splice", "parts_of", "splices"]
 
@@ -45,7 +45,7 @@ _CRA, _BLA = 21, 16
 class Splice:
     """A file in memory, and what comes out of it."""
 
-    parts: tuple[Run, ...]
+    parts: tuple[DecodeRange, ...]
     """That it was made from."""
     data: bytes = field(repr=False)
     """The file: Matroska."""
@@ -63,7 +63,7 @@ class Splice:
 class _Piece:
     """A part, looked at packet by packet."""
 
-    part: Run
+    part: DecodeRange
     sequence: tuple[bytes, ...] = ()
     """Sequence headers that hold in it."""
     packets: list[tuple[int, bool, bytes]] = field(default_factory=list)
@@ -80,18 +80,18 @@ class _Piece:
         return sum(len(data) for _, _, data in self.packets)
 
 
-def parts_of(index: PacketIndex, runs: Iterable[Run]) -> list[Run]:
+def parts_of(index: PacketIndex, runs: Iterable[DecodeRange]) -> list[DecodeRange]:
     """Divide the runs of a plan into parts.
 
     Behind an open point of H.264 come pictures that lack what they refer to, and whether a decoder shows them is its
     own affair. So a run that starts at one is led back to a point that looks back at nothing, if there is one.
     """
-    led: list[Run] = []
+    led: list[DecodeRange] = []
     for run in runs:
         start = int(run.packets[0])
-        if index.codec == "h264" and index.access[start] == Access.OPEN:
-            points = np.flatnonzero(index.access[: start + 1])
-            closed = points[index.access[points] == Access.CLOSED]
+        if index.codec == "h264" and index.random_access[start] == RandomAccess.OPEN:
+            points = np.flatnonzero(index.random_access[: start + 1])
+            closed = points[index.random_access[points] == RandomAccess.CLOSED]
             run = _from(index, int(closed[-1] if len(closed) else points[0]), run)
             while led and led[-1].packets[-1] >= run.packets[0]:
                 run = _joined(led.pop(), run)
@@ -99,23 +99,25 @@ def parts_of(index: PacketIndex, runs: Iterable[Run]) -> list[Run]:
     return [part for run in led for part in chapters(index, run)]
 
 
-def _from(index: PacketIndex, start: int, run: Run) -> Run:
+def _from(index: PacketIndex, start: int, run: DecodeRange) -> DecodeRange:
     """A run that begins earlier."""
     first, last = int(run.packets[0]), int(run.packets[-1])
     feed = ~index.disposable[start : last + 1]
     feed[run.packets - start] = True
     packets = np.flatnonzero(feed) + start
-    sound = np.concatenate([index.presentable[packets[packets < first]], run.sound])
-    return Run(packets, sound, run.targets, run.restart)
+    sound = np.concatenate([index.presentable[packets[packets < first]], run.required])
+    return DecodeRange(packets, sound, run.targets, run.reset)
 
 
-def _joined(one: Run, other: Run) -> Run:
+def _joined(one: DecodeRange, other: DecodeRange) -> DecodeRange:
     """Two runs that overlap."""
     packets, where = np.unique(np.concatenate([one.packets, other.packets]), return_index=True)
-    return Run(packets, np.concatenate([one.sound, other.sound])[where], {**one.targets, **other.targets}, one.restart)
+    return DecodeRange(
+        packets, np.concatenate([one.required, other.required])[where], {**one.targets, **other.targets}, one.reset
+    )
 
 
-def splices(request: DecodeRequest, parts: Iterable[Run], colours: str) -> Iterator[Splice]:
+def splices(request: DecodeRequest, parts: Iterable[DecodeRange], colours: str) -> Iterator[Splice]:
     """Join parts, as many as one decoder can take in one go.
 
     Targets that are damaged, or whose number cannot be said, are in none.
@@ -155,24 +157,24 @@ class _Reader:
     def __init__(self, request: DecodeRequest, colours: str) -> None:
         self._request = request
         self._index = request.index
-        self._header = self._extradata = request.demuxer.header
+        self._header = self._extradata = request.demuxer.extradata
         self._stream = ByteStream(self._index.codec, self._extradata)
         self._stream(b"", True, False)  # its headers, which it would otherwise put in front of what is read first
         self._paint = _Paint(request, colours)
 
-    def read(self, part: Run) -> _Piece:
+    def read(self, part: DecodeRange) -> _Piece:
         """Look at a part. The piece ends where it is not sound any more."""
         index = self._index
         piece = _Piece(part)
         sound = _Sound(index.codec, self._extradata)
-        torn = dict(zip(part.packets.tolist(), index.torn(part.packets).tolist(), strict=True))
+        torn = dict(zip(part.packets.tolist(), index.has_gap_before(part.packets).tolist(), strict=True))
         for ordinal, packet in self._request.demuxer.read(index, part.packets):
             self._request.deadline.check("reading the packets")
-            if torn[ordinal] and not index.access[ordinal]:
+            if torn[ordinal] and not index.random_access[ordinal]:
                 break
-            if ordinal in index.renewals or not piece.packets:
-                sound = self._renew(index.headers(ordinal, self._header)) or sound
-            raw, access, first = memoryview(packet), bool(index.access[ordinal]), not piece.packets
+            if ordinal in index.new_extradata or not piece.packets:
+                sound = self._renew(index.extradata_at(ordinal, self._header)) or sound
+            raw, access, first = memoryview(packet), bool(index.random_access[ordinal]), not piece.packets
             data = None if index.corrupt[ordinal] else self._stream(raw, False, access)
             if data is not None and first and not self._paint.headers(data):
                 data = self._stream(raw, True, access)
@@ -187,8 +189,8 @@ class _Reader:
             if facts.leading == Leading.NEVER:
                 continue
             if facts.shown:
-                piece.provable &= facts.order is not None
-                piece.orders[ordinal] = facts.order or (0, 0)
+                piece.provable &= facts.display_order is not None
+                piece.orders[ordinal] = facts.display_order or (0, 0)
             piece.packets.append((ordinal, access, self._paint(data) if access else data))
         self._finish(piece)
         return piece
@@ -198,7 +200,7 @@ class _Reader:
         if extradata == self._extradata:
             return None
         self._extradata = extradata
-        self._stream.renew(extradata)
+        self._stream.update_extradata(extradata)
         self._stream(b"", True, False)
         return _Sound(self._index.codec, extradata)
 
@@ -215,9 +217,9 @@ class _Reader:
         agreed = {one for one, other in zip(by_stream, by_time, strict=True) if one == other}
         repeated = len(set(piece.orders.values())) < len(piece.orders)
         targets = {ordinal: rows for ordinal, rows in piece.part.targets.items() if ordinal in agreed}
-        piece.part = Run(piece.part.packets, piece.part.sound, {} if repeated else targets, piece.part.restart)
+        piece.part = DecodeRange(piece.part.packets, piece.part.required, {} if repeated else targets, piece.part.reset)
         start = int(ordinals[0])
-        if index.codec == "h264" and index.access[start] == Access.OPEN:
+        if index.codec == "h264" and index.random_access[start] == RandomAccess.OPEN:
             piece.optional = by_stream.index(start)
 
     def _refuse_fields(self, packet: memoryview) -> None:

@@ -192,7 +192,7 @@ def _decode(request: DecodeRequest, nvdec: ModuleType, device: int, out: str) ->
         result = nvdec.decode(
             device,
             request.index.codec,
-            request.demuxer.header,
+            request.demuxer.extradata,
             batch.packets,
             batch.orders,
             batch.flags,
@@ -202,7 +202,7 @@ def _decode(request: DecodeRequest, nvdec: ModuleType, device: int, out: str) ->
             nvdec.Output(memory.pointer, count, memory.stream),
             timeout=request.deadline.remaining(),
             cancelled=lambda: request.deadline.cancelled,
-            trust_references=request.index.exact_start,
+            trust_references=request.index.exact_random_access,
             max_pixels=request.max_pixels,
         )
         if result.stopped:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from telecine.backends.base import DecodeRequest
 from telecine.backends.parser_order import places
-from telecine.bitstream import Access
+from telecine.bitstream import RandomAccess
 from telecine.errors import BackendUnavailable
 from telecine.index.packet_index import PacketIndex
 from telecine.plan.decode_plan import DecodePlan
@@ -69,7 +69,9 @@ def _read(request: DecodeRequest, stretches: list[Stretch]) -> Batch:
     for stretch in stretches:
         start = len(packets)
         for position, (ordinal, packet) in enumerate(request.demuxer.read(request.index, stretch.ordinals)):
-            packets.append(packet if ordinal not in request.index.renewals else _with_headers(request, ordinal, packet))
+            packets.append(
+                packet if ordinal not in request.index.new_extradata else _with_headers(request, ordinal, packet)
+            )
             if packet.is_corrupt:
                 # a second field belongs to the picture of the packet in front of it
                 stretch.flags[position - int(position > 0 and request.index.second_field[ordinal])] |= _CORRUPT
@@ -104,24 +106,24 @@ def _leads_over(
 ) -> npt.NDArray[np.bool_]:
     """Which packets look back over an open point in front of which others may be missing."""
     point = np.maximum.accumulate(np.where(access > 0, np.arange(len(access)), 0))
-    behind: npt.NDArray[np.bool_] = leading & torn[point] & (access[point] == Access.OPEN)
+    behind: npt.NDArray[np.bool_] = leading & torn[point] & (access[point] == RandomAccess.OPEN)
     return behind
 
 
 def _stretches(index: PacketIndex, plan: DecodePlan) -> Iterator[Stretch]:
     """Cut the runs of a plan once more, at closed random access points: different engines can decode the parts."""
-    for run in plan.runs:
-        access = index.access[run.packets]
+    for run in plan.ranges:
+        access = index.random_access[run.packets]
         flags = np.zeros(len(run.packets), np.uint8)
-        flags[access == Access.CLOSED] |= _RESTART
-        flags[access == Access.OPEN] |= _OPEN
+        flags[access == RandomAccess.CLOSED] |= _RESTART
+        flags[access == RandomAccess.OPEN] |= _OPEN
         flags[index.leading[run.packets]] |= _LEADING
-        flags[run.sound & ~index.disposable[run.packets] & index.exact_start] |= _NEEDED
-        torn = index.torn(run.packets) & index.exact_start
-        flags[torn & (access == Access.NONE)] |= _NEEDED | _CORRUPT
+        flags[run.required & ~index.disposable[run.packets] & index.exact_random_access] |= _NEEDED
+        torn = index.has_gap_before(run.packets) & index.exact_random_access
+        flags[torn & (access == RandomAccess.NONE)] |= _NEEDED | _CORRUPT
         flags[index.corrupt[run.packets] | _leads_over(torn, access, index.leading[run.packets])] |= _CORRUPT
         cuts = [0]
-        for at in np.flatnonzero(access == Access.CLOSED).tolist():
+        for at in np.flatnonzero(access == RandomAccess.CLOSED).tolist():
             if at - cuts[-1] >= _LEAST_RUN:
                 cuts.append(at)
         cuts.append(len(run.packets))

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
 from telecine.backends.pyav.parallel_ranges import Progress, shares, two_at_a_time
-from telecine.bitstream import Access
+from telecine.bitstream import RandomAccess
 from telecine.bitstream.h264 import FrameNumbers
-from telecine.container.demuxer import largest_coded
+from telecine.container.demuxer import coded_max_pixels
 from telecine.pixels.filter_graph import Converter
-from telecine.plan.decode_plan import Run, spoiled
+from telecine.plan.decode_plan import DecodeRange, unreliable_targets
 from telecine.system import usable_cores
 from telecine.validation import Option
 
@@ -99,11 +99,11 @@ class PyAVBackend:
 
 def _execute(request: DecodeRequest, threads: int, feeders: tuple[_Feeder, _Feeder], progress: Progress) -> None:
     feeder, second = feeders
-    sound = [False] * len(request.plan.runs)
+    sound = [False] * len(request.plan.ranges)
     if (share := shares(request, threads)) is not None:
         decoders = partial(_alone, feeder, share[0]), partial(_alone, second, share[1])
-        sound = two_at_a_time(request.plan.runs, decoders, progress)
-    for segment in _segments(request.plan.runs):
+        sound = two_at_a_time(request.plan.ranges, decoders, progress)
+    for segment in _segments(request.plan.ranges):
         if all(sound[number] for number, _ in segment):
             continue
         runs = [run for _, run in segment]
@@ -127,28 +127,28 @@ def _threads(request: DecodeRequest) -> int:
     return threads
 
 
-def _alone(feeder: _Feeder, threads: int, run: Run) -> bool:
+def _alone(feeder: _Feeder, threads: int, run: DecodeRange) -> bool:
     return feeder.decode([run], threads)
 
 
-def _segments(runs: Iterable[Run]) -> list[list[tuple[int, Run]]]:
+def _segments(runs: Iterable[DecodeRange]) -> list[list[tuple[int, DecodeRange]]]:
     """Runs between two restarts of the decoder, with their numbers."""
-    segments: list[list[tuple[int, Run]]] = []
+    segments: list[list[tuple[int, DecodeRange]]] = []
     for number, run in enumerate(runs):
-        if run.restart:
+        if run.reset:
             segments.append([])
         segments[-1].append((number, run))
     return segments
 
 
-def _stretches(segment: list[Run], index: PacketIndex) -> Iterator[Run]:
+def _stretches(segment: list[DecodeRange], index: PacketIndex) -> Iterator[DecodeRange]:
     """The runs of a segment, cut at each packet that needs nothing from before it."""
     for run in segment:
-        closed = np.flatnonzero(index.access[run.packets] == Access.CLOSED)
+        closed = np.flatnonzero(index.random_access[run.packets] == RandomAccess.CLOSED)
         cuts = closed[closed > 0]
-        for packets, sound in zip(np.split(run.packets, cuts), np.split(run.sound, cuts), strict=True):
+        for packets, sound in zip(np.split(run.packets, cuts), np.split(run.required, cuts), strict=True):
             own = {packet: run.targets[packet] for packet in packets.tolist() if packet in run.targets}
-            yield Run(packets, sound, own, restart=True)
+            yield DecodeRange(packets, sound, own, reset=True)
 
 
 class _Feeder:
@@ -177,7 +177,7 @@ class _Feeder:
         """(height, width) of the pictures that were converted."""
         return self._convert.sizes
 
-    def decode(self, segment: list[Run], threads: int) -> bool:
+    def decode(self, segment: list[DecodeRange], threads: int) -> bool:
         """Decode the runs of a segment without restarting in between; say whether all of it was sound."""
         import av
 
@@ -193,8 +193,8 @@ class _Feeder:
                 self._progress.step()
                 # the frame carries its packet's pts: with the ordinal in it, the container's times cannot mislead
                 packet.pts = ordinal
-                if numbers is not None and ordinal in self._index.renewals:
-                    numbers.renew(bytes(self._index.renewals[ordinal]))
+                if numbers is not None and ordinal in self._index.new_extradata:
+                    numbers.update_extradata(bytes(self._index.new_extradata[ordinal]))
                 picture = ordinal - int(self._index.second_field[ordinal])
                 if self._index.corrupt[ordinal]:  # cut off, or a gap in a transport stream
                     damaged.add(picture)
@@ -235,7 +235,7 @@ class _Feeder:
         context.codec_tag = template.codec_tag
         context.bits_per_coded_sample = template.bits_per_coded_sample
         own = _DECODER_OPTIONS.get(self._index.codec, {})
-        context.options = own | {"max_pixels": largest_coded(self._request.max_pixels)}
+        context.options = own | {"max_pixels": coded_max_pixels(self._request.max_pixels)}
         context.thread_type = "FRAME"
         context.thread_count = threads
         self._context, self._threads = context, threads
@@ -262,7 +262,7 @@ class _Feeder:
 
     def _judge(
         self,
-        segment: list[Run],
+        segment: list[DecodeRange],
         targets: dict[int, tuple[int, ...]],
         seen: set[int],
         damaged: set[int],
@@ -272,9 +272,9 @@ class _Feeder:
         bad = {
             ordinal
             for run in segment
-            for ordinal, must_be_sound in zip(run.packets.tolist(), run.sound.tolist(), strict=True)
+            for ordinal, must_be_sound in zip(run.packets.tolist(), run.required.tolist(), strict=True)
             if must_be_sound and (ordinal not in seen or ordinal in damaged)
         }
-        for ordinal in spoiled(self._index, segment, bad, gaps):
+        for ordinal in unreliable_targets(self._index, segment, bad, gaps):
             self._kept[list(targets[ordinal])] = False
         return not bad

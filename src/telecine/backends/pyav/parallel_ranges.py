@@ -15,7 +15,7 @@ from telecine.bitstream.nal import PARAMETER_SETS, NalUnits, nal_type
 from telecine.errors import Cancelled
 from telecine.index.packet_index import PacketIndex
 from telecine.limits import Deadline
-from telecine.plan.decode_plan import Run
+from telecine.plan.decode_plan import DecodeRange
 
 __all__ = ["Progress", "shares", "two_at_a_time"]
 
@@ -54,7 +54,7 @@ def shares(request: DecodeRequest, threads: int) -> tuple[int, int] | None:
     Two decoders need runs that can be decoded each as if it were the only one. The first decoder begins with the
     longest run, which may be most of the work, and then it needs most of the threads.
     """
-    lengths = [len(run.packets) for run in request.plan.runs]
+    lengths = [len(run.packets) for run in request.plan.ranges]
     if threads < 2 or len(lengths) < 2 or not _independent(request):
         return None
     longest = max(lengths) / sum(lengths)
@@ -69,18 +69,18 @@ def _independent(request: DecodeRequest) -> bool:
     A run begins where nothing is looked back at. What else a decoder may know from before are parameter sets, which
     must then all be in the header of the container; and there must be no need to read the file in order.
     """
-    runs, index = request.plan.runs, request.index
-    if index.packets is None or index.renewals:
+    runs, index = request.plan.ranges, request.index
+    if index.packets is None or index.new_extradata:
         return False
     if index.codec in _SELF_CONTAINED:
         return True
-    if index.codec not in PARAMETER_SETS or not index.exact_start:
+    if index.codec not in PARAMETER_SETS or not index.exact_random_access:
         return False
-    units = NalUnits(request.demuxer.header, index.codec)
+    units = NalUnits(request.demuxer.extradata, index.codec)
     return bool(units.length_size) and not any(_has_sets(index, units, run) for run in runs)
 
 
-def _has_sets(index: PacketIndex, units: NalUnits, run: Run) -> bool:
+def _has_sets(index: PacketIndex, units: NalUnits, run: DecodeRange) -> bool:
     assert index.packets is not None
     kinds = PARAMETER_SETS[index.codec]
     return any(
@@ -91,7 +91,9 @@ def _has_sets(index: PacketIndex, units: NalUnits, run: Run) -> bool:
 
 
 def two_at_a_time(
-    runs: Sequence[Run], decoders: tuple[Callable[[Run], bool], Callable[[Run], bool]], progress: Progress
+    runs: Sequence[DecodeRange],
+    decoders: tuple[Callable[[DecodeRange], bool], Callable[[DecodeRange], bool]],
+    progress: Progress,
 ) -> list[bool]:
     """Decode runs with two decoders, each taking the longest one left whenever it is free.
 
@@ -112,7 +114,7 @@ def two_at_a_time(
     left = iter(others)  # taking the next one is one step of the interpreter
     failures: list[BaseException] = []
 
-    def work(decode: Callable[[Run], bool], *begin: int) -> None:
+    def work(decode: Callable[[DecodeRange], bool], *begin: int) -> None:
         try:
             for number in itertools.chain(begin, left):
                 if failures:

@@ -25,10 +25,10 @@ from telecine.backends.pynvvideocodec.decoder_pool import Decoder, Decoders, Ref
 from telecine.backends.pynvvideocodec.surfaces import SurfaceRows, as_frame, surface_of
 from telecine.backends.remux.output_buffers import HostRows
 from telecine.backends.remux.remux import cut, doubtful
-from telecine.bitstream import Access, allows_fields, scanner_for
+from telecine.bitstream import RandomAccess, allows_fields, scanner_for
 from telecine.bitstream.annexb import ByteStream
 from telecine.errors import BackendUnavailable
-from telecine.plan.decode_plan import Run
+from telecine.plan.decode_plan import DecodeRange
 from telecine.validation import Option
 
 __all__ = ["PyNvVideoCodecBackend"]
@@ -83,7 +83,7 @@ class PyNvVideoCodecBackend:
         rows = HostRows(request) if request.device == "cpu" else SurfaceRows(request)
         with self._decoders.place(request):
             work = _Work(library, self._decoders, request, rows)
-            for runs in cut(request.plan.runs):
+            for runs in cut(request.plan.ranges):
                 work.decode(runs)
         if work.silent and request.index.codec in _SHUFFLED:
             raise _refused(f"it gives no frame of {request.info.pixel_format} in {request.index.codec}")
@@ -198,7 +198,7 @@ class _Work:
     ) -> None:
         self._library, self._decoders = library, decoders
         self._request, self._rows, self._index = request, rows, request.index
-        self._header = self._extradata = request.demuxer.header
+        self._header = self._extradata = request.demuxer.extradata
         self._stream = ByteStream(self._index.codec, self._extradata)
         self._checked: tuple[bytes, ...] = ()  # sequence headers
         codec = self._index.codec
@@ -213,7 +213,7 @@ class _Work:
         """Whether there was neither a frame nor a word."""
         return not self._any and not self.failures
 
-    def decode(self, runs: tuple[Run, ...]) -> None:
+    def decode(self, runs: tuple[DecodeRange, ...]) -> None:
         """Decode runs that need no restart in between, and withdraw what is not sound."""
         ordinals = np.concatenate([run.packets for run in runs])
         targets = {ordinal: rows for run in runs for ordinal, rows in run.targets.items()}
@@ -239,7 +239,7 @@ class _Work:
         if stop > start:
             # what was decoded but not shown yet is gone with the decoder
             self._feed(piece, start, stop, fresh=True)
-        closed = np.flatnonzero(self._index.access[piece.ordinals] == Access.CLOSED)
+        closed = np.flatnonzero(self._index.random_access[piece.ordinals] == RandomAccess.CLOSED)
         later = closed[closed >= max(stop, start + 1)]
         return int(later[0]) if len(later) else len(piece.ordinals)
 
@@ -271,20 +271,20 @@ class _Work:
         """Make packets ready, and yield those that are whole: up to ``end``, or to one that needs another decoder."""
         request, index = self._request, self._index
         packets: list[_Packet] = []
-        self._renew(index.headers(int(piece.ordinals[start]), self._header))
+        self._renew(index.extradata_at(int(piece.ordinals[start]), self._header))
         watch: Watch | None = None
         sequence: tuple[bytes, ...] = ()
         for at, (ordinal, packet) in enumerate(request.demuxer.read(index, piece.ordinals[start:end]), start):
             request.deadline.check("decoding", self._before + at, request.plan.packets_fed)
-            renewed = ordinal in index.renewals
+            renewed = ordinal in index.new_extradata
             if watch is not None and packets and (renewed or len(packets) == _BATCH):
                 yield _Batch(packets, at, sequence, watch)
                 packets = []
             if renewed:
-                self._renew(bytes(index.renewals[ordinal]))
+                self._renew(bytes(index.new_extradata[ordinal]))
             data = None
             if not index.corrupt[ordinal]:
-                data = self._stream(memoryview(packet), watch is None, bool(index.access[ordinal]))
+                data = self._stream(memoryview(packet), watch is None, bool(index.random_access[ordinal]))
             if data is None:
                 piece.damaged.add(ordinal)
                 continue
@@ -305,7 +305,7 @@ class _Work:
         """Take the headers that the container has brought last; an earlier part may be fed once more."""
         if extradata != self._extradata:
             self._extradata = extradata
-            self._stream.renew(extradata)
+            self._stream.update_extradata(extradata)
 
     def _look(self, packet: Any, is_key: bool) -> None:
         """Refuse what comes out wrong, of which the beginning of the video need not have told."""
@@ -330,7 +330,7 @@ class _Work:
         self._take(piece, names, decoder.drain())
         piece.unnamed |= batch.watch.exchanged()
         some = self._index.codec in IN_ORDER and len(names) < len(fed)
-        if some and np.isin(list(names.values()), self._index.order).any():
+        if some and np.isin(list(names.values()), self._index.display_order).any():
             # if one frame has not come out, another one may have its time
             self.failures["a frame did not come out, and with it those around it are not believed"] = None
             piece.unnamed.update(fed)

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from telecine.bitstream import Access
+from telecine.bitstream import RandomAccess
 from telecine.bitstream.nal import SEQUENCE_SETS, NalUnits, nal_type
 from telecine.container.demuxer import Demuxer
 from telecine.errors import BackendUnavailable
 from telecine.index.packet_index import PacketIndex
 from telecine.limits import Deadline
-from telecine.plan.decode_plan import Run, spoiled
+from telecine.plan.decode_plan import DecodeRange, unreliable_targets
 
 if TYPE_CHECKING:
     from av.container import OutputContainer
@@ -53,7 +53,7 @@ up decoding times, which such a file has none of. That takes 30 ms of 1080p."""
 class Reel:
     """A file in memory and what is in it."""
 
-    runs: tuple[Run, ...]
+    ranges: tuple[DecodeRange, ...]
     """That it was made from."""
     data: memoryview = field(repr=False)
     """The file."""
@@ -106,11 +106,11 @@ class Reel:
         return position if near and 0 <= position < len(self.position) else None
 
 
-def cut(runs: Iterable[Run]) -> Iterator[tuple[Run, ...]]:
+def cut(runs: Iterable[DecodeRange]) -> Iterator[tuple[DecodeRange, ...]]:
     """Divide the runs of a plan where the decoder must be restarted: what lies between becomes one reel."""
-    together: list[Run] = []
+    together: list[DecodeRange] = []
     for run in runs:
-        if run.restart and together:
+        if run.reset and together:
             yield tuple(together)
             together = []
         together.append(run)
@@ -118,12 +118,12 @@ def cut(runs: Iterable[Run]) -> Iterator[tuple[Run, ...]]:
         yield tuple(together)
 
 
-def chapters(index: PacketIndex, run: Run) -> list[Run]:
+def chapters(index: PacketIndex, run: DecodeRange) -> list[DecodeRange]:
     """Divide a run at the points in it that look back at nothing, for a second try at what damage leaves.
 
     Parts without a target are left out, and so are the packets behind the last target of each.
     """
-    starts = np.flatnonzero(index.access[run.packets] == Access.CLOSED)
+    starts = np.flatnonzero(index.random_access[run.packets] == RandomAccess.CLOSED)
     bounds = [0, *starts[starts > 0].tolist(), len(run.packets)]
     parts = []
     for start, stop in pairwise(bounds):
@@ -131,24 +131,24 @@ def chapters(index: PacketIndex, run: Run) -> list[Run]:
         inside = set(packets.tolist())
         targets = {ordinal: rows for ordinal, rows in run.targets.items() if ordinal in inside}
         if targets:
-            parts.append(_until(index, Run(packets, run.sound[start:stop], targets, restart=True)))
+            parts.append(_until(index, DecodeRange(packets, run.required[start:stop], targets, reset=True)))
     return parts
 
 
-def _until(index: PacketIndex, run: Run) -> Run:
+def _until(index: PacketIndex, run: DecodeRange) -> DecodeRange:
     """A run up to its last target, with the second field of that where it is a packet of its own."""
     last = max(run.targets)
     fields = last + 1 < index.num_packets and bool(index.second_field[last + 1])
     stop = int(np.searchsorted(run.packets, last + fields, side="right"))
-    return Run(run.packets[:stop], run.sound[:stop], run.targets, run.restart)
+    return DecodeRange(run.packets[:stop], run.required[:stop], run.targets, run.reset)
 
 
-def only(index: PacketIndex, run: Run, targets: Iterable[int]) -> Run:
+def only(index: PacketIndex, run: DecodeRange, targets: Iterable[int]) -> DecodeRange:
     """A run for some of its targets, no longer than they need."""
-    return _until(index, Run(run.packets, run.sound, {t: run.targets[t] for t in targets}, restart=True))
+    return _until(index, DecodeRange(run.packets, run.required, {t: run.targets[t] for t in targets}, reset=True))
 
 
-def by_halves(index: PacketIndex, part: Run, decode: Callable[[Run], bool]) -> set[int]:
+def by_halves(index: PacketIndex, part: DecodeRange, decode: Callable[[DecodeRange], bool]) -> set[int]:
     """Find how far a part can be decoded by a library that gives nothing of a call that fails.
 
     Args:
@@ -174,7 +174,7 @@ def by_halves(index: PacketIndex, part: Run, decode: Callable[[Run], bool]) -> s
     return lost
 
 
-def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[Run, ...], deadline: Deadline) -> Reel:
+def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[DecodeRange, ...], deadline: Deadline) -> Reel:
     """Write a reel.
 
     Args:
@@ -194,19 +194,19 @@ def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[Run, ...], deadl
     # decoding times are made up: steady, and early enough that none is behind its presentation time
     late = max(0, max(at - position[ordinal] for at, ordinal in enumerate(ordinals.tolist())))
     target = io.BytesIO()
-    parameters = _Parameters(index.codec, demuxer.header)
+    parameters = _Parameters(index.codec, demuxer.extradata)
     in_order = late == 0 and not index.second_field[ordinals].any()
-    name, options = _MP4 if index.codec == "h264" and in_order and demuxer.header[:1] == b"\1" else _MATROSKA
+    name, options = _MP4 if index.codec == "h264" and in_order and demuxer.extradata[:1] == b"\1" else _MATROSKA
     with av.open(target, "w", format=name, options=options, buffer_size=_BUFFER_BYTES) as file:
         stream = _only_stream(file, demuxer)
         for at, (ordinal, packet) in enumerate(demuxer.read(index, ordinals)):
             deadline.check("reading the packets", at, len(ordinals))
-            if ordinal in index.renewals:
+            if ordinal in index.new_extradata:
                 packet = _with_headers(demuxer, index, ordinal, packet)
             packet.stream, packet.time_base = stream, _CLOCK
             packet.pts, packet.dts = position[ordinal] * STEP, (at - late) * STEP
             packet.duration = STEP
-            packet.is_keyframe = bool(index.access[ordinal])
+            packet.is_keyframe = bool(index.random_access[ordinal])
             if packet.is_keyframe or index.key[ordinal]:
                 parameters.look(packet)
             try:
@@ -217,7 +217,7 @@ def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[Run, ...], deadl
             except av.error.FFmpegError:  # the writer parses some codecs
                 corrupt.add(ordinal)
     rows = {position[ordinal]: where for run in runs for ordinal, where in run.targets.items()}
-    keys = frozenset(ordinals[index.access[ordinals] > 0].tolist())
+    keys = frozenset(ordinals[index.random_access[ordinals] > 0].tolist())
     expected = int((index.presentable[ordinals] & ~index.second_field[ordinals]).sum())
     return Reel(
         runs,
@@ -287,7 +287,7 @@ def _positions(index: PacketIndex, ordinals: np.ndarray[Any, np.dtype[np.int64]]
     show it there, and nothing that is wanted gets its time.
     """
     rank = np.full(index.num_packets, index.num_frames, np.int64)
-    rank[index.order] = np.arange(index.num_frames)
+    rank[index.display_order] = np.arange(index.num_frames)
     ranks = rank[ordinals]
     seen = ranks < index.num_frames
     following = np.minimum.accumulate(ranks[::-1])[::-1]
@@ -297,8 +297,8 @@ def _positions(index: PacketIndex, ordinals: np.ndarray[Any, np.dtype[np.int64]]
     return dict(zip(ordinals.tolist(), places.tolist(), strict=True))
 
 
-def doubtful(index: PacketIndex, runs: Sequence[Run], lost: Set[int]) -> set[int]:
-    """The targets that are lost, or built on what is lost; see :func:`telecine.plan.decode_plan.spoiled`.
+def doubtful(index: PacketIndex, runs: Sequence[DecodeRange], lost: Set[int]) -> set[int]:
+    """The targets that are lost, or built on what is lost; see :func:`telecine.plan.decode_plan.unreliable_targets`.
 
     Args:
         index: of the video.
@@ -311,7 +311,7 @@ def doubtful(index: PacketIndex, runs: Sequence[Run], lost: Set[int]) -> set[int
     bad = {
         ordinal
         for run in runs
-        for ordinal, must_be_sound in zip(run.packets.tolist(), run.sound.tolist(), strict=True)
+        for ordinal, must_be_sound in zip(run.packets.tolist(), run.required.tolist(), strict=True)
         if ordinal in lost and (must_be_sound or ordinal in run.targets)
     }
-    return spoiled(index, runs, bad)
+    return unreliable_targets(index, runs, bad)
