@@ -89,14 +89,14 @@ def test_stages_add_up_to_the_whole_request(monkeypatch: pytest.MonkeyPatch) -> 
     """Planning and decoding happen inside the stage that holds the file open, and do not count twice."""
     import time
 
-    from telecine.pipeline import _Clock
+    from telecine.pipeline import StageTimer
 
     now = iter([0.0, 1.0, 4.0, 6.0])
     monkeypatch.setattr(time, "perf_counter", lambda: next(now))
-    clock = _Clock()
-    with clock.of("outer"), clock.of("inner"):
+    timer = StageTimer()
+    with timer.measure("outer"), timer.measure("inner"):
         pass
-    assert clock.seconds == {"inner": 3.0, "outer": 3.0}
+    assert timer.seconds == {"inner": 3.0, "outer": 3.0}
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from telecine.settings import choose
 from telecine.source.source import Source, open_source
 from telecine.validation import shown
 
-__all__ = ["Facts", "Host", "Request", "load", "perform"]
+__all__ = ["IndexAndInfo", "Request", "RequestHooks", "StageTimer", "load", "run_request"]
 
 
 def load(
@@ -99,7 +99,7 @@ def load(
         limits=limits,
         **backend_options,
     )
-    return perform(request, Deadline.of(timeout))
+    return run_request(request, Deadline.of(timeout))
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,46 +145,51 @@ class Request:
         return select(self.sampling, index.timeline), self.size
 
 
-Facts: TypeAlias = tuple[PacketIndex, VideoInfo]
+IndexAndInfo: TypeAlias = tuple[PacketIndex, VideoInfo]
 """All that is known of a video before it is decoded."""
 
 
-class Host:
+class RequestHooks:
     """Who runs requests, and what it gives to each. This one runs a request alone; a pool shares the machine."""
 
-    def turn(self, source: Source) -> AbstractContextManager[object]:
+    def hold_cpu_slot(self, source: Source) -> AbstractContextManager[object]:
         """Held while the source is worked on, from its first packet to the last frame."""
         return nullcontext()
 
-    def facts(self, source: Source, limits: Limits, find: Callable[[], Facts]) -> Facts:
-        """What ``find`` finds, or found when the same source was here before."""
-        return find()
+    def get_index(self, source: Source, limits: Limits, read: Callable[[], IndexAndInfo]) -> IndexAndInfo:
+        """What ``read`` finds, or found when the same source was here before."""
+        return read()
 
-    def room(self, decode: DecodeRequest, backend: Backend) -> AbstractContextManager[DecodeRequest]:
+    def reserve_memory(self, decode: DecodeRequest, backend: Backend) -> AbstractContextManager[DecodeRequest]:
         """Held while the backend decodes: its memory, and its share of the cores, which is in the request it gives."""
         return nullcontext(decode)
 
 
-_ALONE = Host()
+_NO_HOOKS = RequestHooks()
 
 
-def perform(request: Request, deadline: Deadline, host: Host = _ALONE) -> Frames:
+def run_request(request: Request, deadline: Deadline, hooks: RequestHooks = _NO_HOOKS) -> Frames:
     """Do what a request asks for, in this thread.
 
     Args:
         request: what to do.
         deadline: checked between small steps.
-        host: what the request may use, and when.
+        hooks: what the request may use, and when.
 
     Raises:
         TelecineError: as :func:`load` says.
     """
-    limits, clock = request.limits, _Clock()
-    with clock.of("source"):
+    limits, timer = request.limits, StageTimer()
+    with timer.measure("source"):
         opened = open_source(request.source, limits, deadline)
-    with opened, host.turn(opened), clock.of("index"), Demuxer(opened, deadline, limits.max_pixels) as demuxer:
-        index, info = host.facts(opened, limits, lambda: _facts(opened, demuxer, limits, deadline))
-        with clock.of("plan"):
+    with (
+        opened,
+        hooks.hold_cpu_slot(opened),
+        timer.measure("index"),
+        Demuxer(opened, deadline, limits.max_pixels) as demuxer,
+    ):
+        index, info = hooks.get_index(opened, limits, lambda: _read_index_and_info(opened, demuxer, limits, deadline))
+        with timer.measure("plan"):
             wanted, size = request.choose(index, info)
             geometry = _geometry(info, size)
             _check_output(opened.name, len(wanted), geometry, limits)
@@ -202,7 +207,7 @@ def perform(request: Request, deadline: Deadline, host: Host = _ALONE) -> Frames
             request.options,
             limits.max_pixels,
         )
-        with host.room(decode, backend) as granted, clock.of("decode"):
+        with hooks.reserve_memory(decode, backend) as granted, timer.measure("decode"):
             decoded = _decoded(backend, granted)
     report = Report(
         backend=decoded.backend or request.backend,
@@ -211,8 +216,8 @@ def perform(request: Request, deadline: Deadline, host: Host = _ALONE) -> Frames
         packets_fed=plan.packets_fed,
         lost=tuple(np.unique(wanted[~decoded.kept]).tolist()),
         fallback_reason=decoded.fallback_reason,
-        notes=(*_remarks(index), *decoded.notes),
-        seconds=clock.seconds | dict(decoded.seconds),
+        notes=(*_index_notes(index), *decoded.notes),
+        seconds=timer.seconds | dict(decoded.seconds),
     )
     return _frames(opened.name, decoded, wanted, index, info, report, request.errors)
 
@@ -226,14 +231,14 @@ def _decoded(backend: Backend, request: DecodeRequest) -> Decoded:
         ) from error
 
 
-class _Clock:
+class StageTimer:
     """Wall time of stages; a stage inside another does not count twice."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
-    def of(self, stage: str) -> Iterator[None]:
+    def measure(self, stage: str) -> Iterator[None]:
         started, inner = time.perf_counter(), sum(self.seconds.values())
         try:
             yield
@@ -242,7 +247,7 @@ class _Clock:
             self.seconds[stage] = elapsed - (sum(self.seconds.values()) - inner)
 
 
-def _facts(source: Source, demuxer: Demuxer, limits: Limits, deadline: Deadline) -> Facts:
+def _read_index_and_info(source: Source, demuxer: Demuxer, limits: Limits, deadline: Deadline) -> IndexAndInfo:
     index = read_index(demuxer, limits, deadline)
     return index, describe(source, demuxer, index, limits)
 
@@ -270,7 +275,7 @@ def _check_output(name: str, count: int, geometry: Geometry, limits: Limits) -> 
         )
 
 
-def _remarks(index: PacketIndex) -> Iterator[str]:
+def _index_notes(index: PacketIndex) -> Iterator[str]:
     if index.synthetic_times:
         yield "presentation times were missing or contradictory; they were rebuilt from decoding order and rate"
     if index.damage:

@@ -15,7 +15,7 @@ from support.fake_backends import fakes
 from telecine.backends.base import get
 from telecine.errors import LimitError
 from telecine.limits import Deadline
-from telecine.pipeline import Host, Request, perform
+from telecine.pipeline import Request, RequestHooks, run_request
 from telecine.pool.memory_budget import Memory, cost_of, usable_memory
 
 __all__ = ["fakes"]
@@ -98,13 +98,13 @@ def decode_request():
     """What a backend is asked for ten frames of a small clip."""
     seen = []
 
-    class Look(Host):
-        def room(self, decode, backend):
+    class Look(RequestHooks):
+        def reserve_memory(self, decode, backend):
             seen.append((decode, backend))
-            return super().room(decode, backend)
+            return super().reserve_memory(decode, backend)
 
     def of(**options):
-        perform(Request.of(CLIPS["base.mp4"].path(), num_frames=10, **options), Deadline(), Look())
+        run_request(Request.of(CLIPS["base.mp4"].path(), num_frames=10, **options), Deadline(), Look())
         return seen[-1]
 
     return of
@@ -190,17 +190,17 @@ from telecine import load
 from telecine.backends.base import get
 from telecine.pool.memory_budget import cost_of
 from telecine.limits import Deadline
-from telecine.pipeline import Host, Request, perform
-class Look(Host):
-    def room(self, decode, backend):
+from telecine.pipeline import Request, RequestHooks, run_request
+class Look(RequestHooks):
+    def reserve_memory(self, decode, backend):
         costs.append(cost_of(decode, backend, 2).host)
-        return super().room(decode, backend)
+        return super().reserve_memory(decode, backend)
 def peak():  # getrusage() would also count what the parent had
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) * 1024
 costs, small, large = [], sys.argv[1], sys.argv[2]
 load(small, num_frames=1)
 before = peak()
-frames = perform(Request.of(large, num_frames=30, size=(1080, 1920)), Deadline(), Look())
+frames = run_request(Request.of(large, num_frames=30, size=(1080, 1920)), Deadline(), Look())
 after = peak()
 print(after - before, costs[0], frames.data.nbytes)
 """

@@ -1,6 +1,6 @@
 """Many requests at once: bounded threads, cores, memory and queue; deadlines that hold; one video walked only once.
 
-A request is a :class:`telecine.pool.job.Job`. :func:`telecine.pipeline.perform` does it in a thread of
+A request is a :class:`telecine.pool.job.Job`. :func:`telecine.pipeline.run_request` does it in a thread of
 :class:`telecine.pool.workers.Crew`, when :class:`telecine.pool.scheduler.Turns` says so.
 """
 

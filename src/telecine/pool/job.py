@@ -17,7 +17,7 @@ from telecine.errors import Cancelled
 from telecine.frames import Frames
 from telecine.limits import Deadline, Limits
 from telecine.metrics import METRICS, Tracing
-from telecine.pipeline import Facts, Host, Request, perform
+from telecine.pipeline import IndexAndInfo, Request, RequestHooks, run_request
 from telecine.pool.index_cache import key_of, version_of
 from telecine.pool.memory_budget import Lease, Memory, cost_of
 from telecine.pool.scheduler import Claim
@@ -109,7 +109,7 @@ class _JobDeadline(Deadline):
             job.pause()
 
 
-class Job(Host):
+class Job(RequestHooks):
     """One request in a pool.
 
     Args:
@@ -191,7 +191,7 @@ class Job(Host):
         self.backend = label_of(self._asked, outside=True)
         request = self._make()
         self.backend = label_of(request.backend, outside=True)
-        frames = perform(request, self.deadline, self)
+        frames = run_request(request, self.deadline, self)
         report = frames.report
         seconds = {stage: max(0.0, value - self.waited.get(stage, 0.0)) for stage, value in report.seconds.items()}
         report = replace(report, seconds=seconds | {"queue": sum(self.waited.values())}, index_cached=self.cached)
@@ -206,8 +206,8 @@ class Job(Host):
             self.waited[self._stage] = self.waited.get(self._stage, 0.0) + time.monotonic() - started
 
     @contextmanager
-    def turn(self, source: Source) -> Iterator[None]:
-        """See :class:`telecine.load.Host`."""
+    def hold_cpu_slot(self, source: Source) -> Iterator[None]:
+        """See :class:`telecine.pipeline.RequestHooks`."""
         self.size = source.size
         with self._waiting():
             self._crew.await_turn(self)
@@ -215,24 +215,24 @@ class Job(Host):
         yield
         # the turn ends with the job, when its thread can take the next one
 
-    def facts(self, source: Source, limits: Limits, find: Callable[[], Facts]) -> Facts:
-        """See :class:`telecine.load.Host`."""
+    def get_index(self, source: Source, limits: Limits, read: Callable[[], IndexAndInfo]) -> IndexAndInfo:
+        """See :class:`telecine.pipeline.RequestHooks`."""
         cache = self._crew.cache
         if not cache.capacity:
-            return find()
+            return read()
         key = key_of(source, limits, self.deadline)
         known = cache.get(key)
         self.cached = known is not None
         METRICS.count("telecine_index_cache", 1, "hit" if self.cached else "miss")
         if known is None:
-            known = find()
+            known = read()
             if self._version is not None and version_of(self._source) == self._version:
                 cache.put(key, *known)
         return known
 
     @contextmanager
-    def room(self, decode: DecodeRequest, backend: Backend) -> Iterator[DecodeRequest]:
-        """See :class:`telecine.load.Host`."""
+    def reserve_memory(self, decode: DecodeRequest, backend: Backend) -> Iterator[DecodeRequest]:
+        """See :class:`telecine.pipeline.RequestHooks`."""
         crew, asked = self._crew, decode.options.get("threads")
         if (gauges := getattr(backend, "gauges", None)) is not None:
             METRICS.watch(gauges)
