@@ -34,8 +34,9 @@ from nvdec_peers import PEERS, NotInstalled, Stack
 
 import telecine
 from telecine.container.demuxer import Demuxer
+from telecine.deadline import Deadline
 from telecine.index.packet_index import read_index
-from telecine.limits import Deadline, Limits
+from telecine.limits import Limits
 from telecine.source.source import open_source
 
 HERE = Path(__file__).resolve().parent

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 import telecine
 from support.clips import CLIPS
 from telecine.container.timestamps import is_variable
-from telecine.frames import Frames, Report, VideoInfo
+from telecine.frames import Frames, Report
+from telecine.index.video_info import VideoInfo
 from telecine.timeline import Timeline
 
 

@@ -30,7 +30,7 @@ from support.byte_edits import replace_box
 from support.children import run_python
 from support.clips import CLIPS, EXPECTED_COLOURS, Clip, read_number, reference_frames
 from support.ffmpeg_cli import ffmpeg
-from telecine.limits import Deadline
+from telecine.deadline import Deadline
 
 Make = Callable[[str, str], Path]
 
@@ -690,12 +690,12 @@ def test_a_decode_that_is_left_in_the_middle_does_not_hold_the_process() -> None
     """The decoder's threads end with the request, and the interpreter exits at once."""
     code = """
         import sys, telecine
-        from telecine.limits import Deadline
+        from telecine.deadline import Deadline
         def stop(doing, done, total):
             if doing == "decoding" and done > 20:
                 deadline.cancel()
         for _ in range(5):
-            deadline = Deadline(watch=stop)
+            deadline = Deadline(on_progress=stop)
             try:
                 telecine.load(sys.argv[1], threads=8, timeout=deadline)
             except telecine.Cancelled:
@@ -789,6 +789,6 @@ def test_what_interrupts_the_reading_comes_out_or_an_error_does_and_never_a_shor
                 raise KeyboardInterrupt
 
         try:
-            assert telecine.probe(path, timeout=Deadline(watch=interrupt)).num_frames == count
+            assert telecine.probe(path, timeout=Deadline(on_progress=interrupt)).num_frames == count
         except (KeyboardInterrupt, telecine.Cancelled):
             continue

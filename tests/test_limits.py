@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from telecine.deadline import Deadline
 from telecine.errors import Cancelled, DeadlineError, OptionsError
-from telecine.limits import Deadline, Limits
+from telecine.limits import Limits
 
 
 def test_no_limit_may_be_negative() -> None:
@@ -115,7 +116,7 @@ def test_a_request_can_be_cancelled_from_another_thread() -> None:
 def test_whoever_watches_is_told_of_every_step() -> None:
     """But not of one that failed."""
     seen: list[tuple[str, int, int]] = []
-    deadline = Deadline(watch=lambda *step: seen.append(step))
+    deadline = Deadline(on_progress=lambda *step: seen.append(step))
     deadline.check("reading", 3, 10)
     deadline.check("decoding")
     deadline.cancel()

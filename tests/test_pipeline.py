@@ -18,8 +18,8 @@ from support.clips import CLIPS, read_number
 from support.ffmpeg_cli import ffmpeg, reference
 from support.handmade import H264Stream, divx_packed, mux
 from telecine.container.demuxer import Demuxer
+from telecine.deadline import Deadline
 from telecine.index.packet_index import read_index
-from telecine.limits import Deadline
 from telecine.source.source import open_source
 
 CLIP = CLIPS["h264_pyramid.mp4"]
@@ -176,7 +176,7 @@ def test_a_request_is_withdrawn_while_it_decodes() -> None:
         if doing == "decoding" and done >= 5:
             deadline.cancel()
 
-    deadline = Deadline(watch=watch)
+    deadline = Deadline(on_progress=watch)
     with pytest.raises(telecine.Cancelled, match="while decoding"):
         telecine.load(CLIP.path(), timeout=deadline)
     assert "reading the packets" in seen

@@ -19,8 +19,8 @@ from telecine.errors import (
     SourceError,
     TelecineError,
 )
-from telecine.frames import Frame, Frames, Report, VideoInfo
-from telecine.index.video_info import probe
+from telecine.frames import Frame, Frames, Report
+from telecine.index.video_info import VideoInfo, probe
 from telecine.limits import Limits
 from telecine.pipeline import load
 from telecine.pixels.geometry import Fit

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from telecine.index.video_info import VideoInfo
 
 if TYPE_CHECKING:
     import torch
@@ -17,56 +18,10 @@ if TYPE_CHECKING:
 
     from telecine.timeline import Timeline
 
-__all__ = ["Frame", "Frames", "Report", "VideoInfo"]
+__all__ = ["Frame", "Frames", "Report"]
 
 _FINEST_RATE = 1000
 """Largest rate of a virtual constant timeline, per second: its times are then right to half a millisecond."""
-
-
-@dataclass(frozen=True)
-class VideoInfo:
-    """Facts about a video, all from its packets and headers; nothing was decoded to get them."""
-
-    width: int
-    """Display width, pixels, after rotation."""
-    height: int
-    """Display height, pixels, after rotation."""
-    rotation: int
-    """Degrees clockwise that the stored picture is turned by to be displayed: 0, 90, 180 or 270."""
-    mirrored: bool
-    """Whether it is mirrored left to right after that."""
-    codec: str
-    """FFmpeg's name of the codec: "h264"."""
-    pixel_format: str
-    """FFmpeg's name of the stored pixel format: "yuv420p"; "unknown" where the header does not tell."""
-    bit_depth: int
-    """Bits per component; 0 where unknown."""
-    color_space: str
-    """YUV matrix as tagged, in FFmpeg's names: "bt709"; "unknown" is decoded as BT.601."""
-    color_range: str
-    """"tv" (limited), "pc" (full) or "unknown", decoded as limited."""
-    color_primaries: int
-    """Code point of ITU-T H.273; 2 is unspecified. Not converted."""
-    color_trc: int
-    """Transfer characteristics, a code point of H.273; 2 is unspecified. Not converted: HDR is not tone-mapped."""
-    interlaced: bool
-    """Whether the header says that pictures hold two fields. They are returned woven, not deinterlaced."""
-    sample_aspect_ratio: Fraction
-    """Width of a pixel over its height. Frames are returned in stored pixels, not stretched."""
-    num_frames: int
-    """Presentable frames."""
-    average_fps: float
-    """Measured rate, (n-1) / (t_last - t_first) per second; 0.0 where unknown."""
-    duration: float
-    """Seconds from the first frame until the last one stops being shown."""
-    start_time: float
-    """Time of the first presentable frame in the container's own clock, seconds. Timestamps start from it."""
-    variable_frame_rate: bool
-    """Whether frames are unevenly spaced."""
-    stream_index: int
-    """Number of the video stream in the container."""
-    container: str
-    """FFmpeg's name of the container format: "mov,mp4,m4a,3gp,3g2,mj2"."""
 
 
 @dataclass(frozen=True)

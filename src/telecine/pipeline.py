@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 from telecine.backends.base import Backend, Decoded, DecodeRequest, get, ready
 from telecine.container.demuxer import Demuxer
+from telecine.deadline import Deadline
 from telecine.errors import DecodeError, LimitError, OptionsError
-from telecine.frames import Frames, Report, VideoInfo
+from telecine.frames import Frames, Report
 from telecine.index.packet_index import PacketIndex, read_index
-from telecine.index.video_info import describe
-from telecine.limits import Deadline, Limits
+from telecine.index.video_info import VideoInfo, describe
+from telecine.limits import Limits
 from telecine.pixels.geometry import Geometry, Size, fit_size
 from telecine.plan.decode_plan import make_plan
 from telecine.sampling.select import Sampling, select
@@ -67,7 +68,7 @@ def load(
         device: "cpu", "cuda" or "cuda:1"; where the frames end up. ``TELECINE_DEVICE`` when omitted.
         errors: "recover" leaves out frames that cannot be decoded and names them in ``report.lost``; "strict" raises.
         limits: what the request may cost; the defaults of :class:`telecine.Limits` when omitted.
-        timeout: seconds, over all; or a :class:`telecine.limits.Deadline`, to cancel or watch the request.
+        timeout: seconds, over all; or a :class:`telecine.deadline.Deadline`, to cancel or watch the request.
         **backend_options: of the chosen backend: ``threads`` of pyav, ``out`` of nvdec; docs/backends.md has all.
 
     Returns:

@@ -1,41 +1,79 @@
-"""How many processor cores this process may really use."""
+"""Processor cores and memory that this process may use, by the affinity mask and by its control group."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from pathlib import Path
 
-__all__ = ["usable_cores"]
+__all__ = ["usable_cores", "usable_memory"]
+
+_CGROUP = Path("/sys/fs/cgroup")
+_MEMORY_FILES = (
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
+)
+"""Files of the limit, the usage and the statistics, and the statistic of reclaimable page cache: cgroup v2, then v1."""
 
 
-def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Cores of the affinity mask, or of the control group's quota where that is less; at least 1.
+def usable_cores(cgroup: Path = _CGROUP) -> int:
+    """Return the number of cores that this process may use, at least 1.
 
-    In a container the mask shows every core of the machine, and a decoder that starts a thread for each is stopped by
-    the quota most of the time.
+    It is the size of the affinity mask, or the CPU quota of the control group if that is less. In a container the mask
+    shows every core of the machine. A decoder that starts a thread for each of them is throttled by the quota.
 
     Args:
-        cgroup: where control groups are mounted.
+        cgroup: mount point of the control groups.
     """
     try:
         cores = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
         cores = os.cpu_count() or 1
-    quota = _quota(cgroup)
+    quota = _cpu_quota(cgroup)
     return max(1, cores if quota is None else min(cores, math.ceil(quota)))
 
 
-def _quota(cgroup: Path) -> float | None:
-    """Cores that the control group allows, or None; version 2 first, then version 1."""
-    try:
+def _cpu_quota(cgroup: Path) -> float | None:
+    """Return the CPU quota in cores, None if there is none."""
+    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):  # ValueError: "max"
         limit, period = (cgroup / "cpu.max").read_text().split()
-        return None if limit == "max" else int(limit) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):
-        pass
-    try:
+        return int(limit) / int(period)
+    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         limit = (cgroup / "cpu" / "cpu.cfs_quota_us").read_text()
         period = (cgroup / "cpu" / "cpu.cfs_period_us").read_text()
         return int(limit) / int(period) if int(limit) > 0 else None
-    except (OSError, ValueError, ZeroDivisionError):
-        return None
+    return None
+
+
+def usable_memory(cgroup: Path = _CGROUP, meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Return the bytes of memory that this process can still allocate: the least of the machine's and the cgroup's.
+
+    A control group counts the page cache as used, so that after reading many files nothing seems to be left. The kernel
+    reclaims inactive file pages at once; they count as free here. Container tools use the same formula for the working
+    set: usage less ``inactive_file`` of ``memory.stat``.
+
+    Args:
+        cgroup: mount point of the control groups; version 2 is tried first, then version 1.
+        meminfo: file with the machine's available memory on Linux.
+    """
+    found = []
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        lines = meminfo.read_text().splitlines()
+        found.append(int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) * 1024)
+    for limit, usage, stat, reclaimable in _MEMORY_FILES:
+        with contextlib.suppress(OSError, ValueError):  # ValueError: "max"
+            used = int((cgroup / usage).read_text()) - _memory_stat(cgroup / stat, reclaimable)
+            found.append(int((cgroup / limit).read_text()) - max(0, used))
+    if not found:
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+    return max(0, min(found))
+
+
+def _memory_stat(path: Path, name: str) -> int:
+    """Return a value of a ``memory.stat`` file; 0 if it is not there."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in path.read_text().splitlines():
+            if line.startswith(f"{name} "):
+                return int(line.split()[1])
+    return 0

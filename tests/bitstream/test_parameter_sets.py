@@ -22,8 +22,9 @@ from telecine.bitstream import RandomAccess, scanner_for
 from telecine.bitstream.extradata import in_band
 from telecine.bitstream.nal import NalUnits
 from telecine.container.demuxer import Demuxer
+from telecine.deadline import Deadline
 from telecine.index.packet_index import PacketIndex, read_index
-from telecine.limits import Deadline, Limits
+from telecine.limits import Limits
 from telecine.plan.decode_plan import make_plan
 from telecine.source.source import open_source
 

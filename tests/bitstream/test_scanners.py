@@ -23,8 +23,9 @@ from telecine.bitstream import Leading, PacketInfo, RandomAccess, allows_fields,
 from telecine.bitstream.extradata import read_record
 from telecine.bitstream.nal import NalUnits, unescape
 from telecine.container.demuxer import Demuxer
+from telecine.deadline import Deadline
 from telecine.index.packet_index import PacketIndex, read_index
-from telecine.limits import Deadline, Limits
+from telecine.limits import Limits
 from telecine.source.source import open_source
 
 SCANNED = ("h264", "hevc", "av1", "vp8", "vp9", "mpeg1video", "mpeg2video", "mpeg4", "vc1", "wmv3")

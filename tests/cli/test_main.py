@@ -20,7 +20,7 @@ import telecine.cli.main
 from support.clips import CLIPS, read_number
 from telecine import backends, errors, load, probe
 from telecine.cli.main import main
-from telecine.limits import Deadline
+from telecine.deadline import Deadline
 
 BASE = str(CLIPS["base.mp4"].path())
 

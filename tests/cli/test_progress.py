@@ -9,7 +9,7 @@ import pytest
 from support.clips import CLIPS
 from telecine import load, probe
 from telecine.cli.progress import Progress
-from telecine.limits import Deadline
+from telecine.deadline import Deadline
 
 
 class Terminal(io.StringIO):
@@ -121,7 +121,7 @@ def test_unasked_it_is_shown_on_a_terminal_only(monkeypatch):
 def test_a_request_tells_its_watcher_every_packet_that_it_decodes():
     seen = []
     frames = load(
-        CLIPS["base.mp4"].path(), indices=[5, 40], timeout=Deadline(watch=lambda *amounts: seen.append(amounts))
+        CLIPS["base.mp4"].path(), indices=[5, 40], timeout=Deadline(on_progress=lambda *amounts: seen.append(amounts))
     )
     fed = frames.report.packets_fed
     assert [(done, total) for doing, done, total in seen if doing == "decoding"] == [(i, fed) for i in range(fed)]
@@ -131,6 +131,6 @@ def test_a_request_tells_its_watcher_every_packet_that_it_decodes():
 def test_a_probe_tells_its_watcher_the_bytes_that_it_reads():
     path = CLIPS["base.mp4"].path()
     seen = []
-    probe(path, timeout=Deadline(watch=lambda *amounts: seen.append(amounts)))
+    probe(path, timeout=Deadline(on_progress=lambda *amounts: seen.append(amounts)))
     sizes = {total for doing, _, total in seen if doing == "reading the packets" and total}
     assert sizes == {path.stat().st_size}

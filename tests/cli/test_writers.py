@@ -13,7 +13,7 @@ from PIL import Image
 from support.clips import CLIPS, read_number
 from telecine import DeadlineError, OptionsError, load
 from telecine.cli.writers import as_document, claim, claim_sheet, save_sheet
-from telecine.limits import Deadline
+from telecine.deadline import Deadline
 
 
 @pytest.fixture(scope="module")

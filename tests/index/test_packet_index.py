@@ -21,9 +21,10 @@ from support.ffmpeg_cli import ffmpeg
 from telecine.bitstream import RandomAccess
 from telecine.container.demuxer import Demuxer
 from telecine.container.timestamps import NO_TIME
+from telecine.deadline import Deadline
 from telecine.index import packet_index as index_module
 from telecine.index.packet_index import PacketIndex, read_index
-from telecine.limits import Deadline, Limits
+from telecine.limits import Limits
 from telecine.source.source import open_source
 
 
@@ -245,7 +246,7 @@ def test_a_fork_while_another_thread_reads_leaves_the_baton_free() -> None:
     code = """
         import os, sys, threading, time
         from telecine.index import packet_index as index
-        from telecine.limits import Deadline
+        from telecine.deadline import Deadline
         other = threading.Thread(target=lambda: (index._baton.lock.acquire(), time.sleep(60)), daemon=True)
         other.start()
         while index._baton.lock.acquire(blocking=False):

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from telecine import Cancelled, DeadlineError
+from telecine.deadline import Deadline
 from telecine.index import scan_lock as baton
 from telecine.index.scan_lock import Baton
-from telecine.limits import Deadline
 
 FOREVER = 3600.0
 

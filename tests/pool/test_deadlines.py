@@ -14,8 +14,8 @@ from support.clips import CLIPS
 from support.fake_backends import Gate, fakes, steps
 from support.pool_cases import MB, best_of_five, gate, is_idle, is_right, path, pool, until
 from telecine import DeadlineError, LimitError, Pool
+from telecine.deadline import Deadline
 from telecine.errors import Cancelled
-from telecine.limits import Deadline
 from telecine.metrics import METRICS
 
 __all__ = ["fakes", "gate", "path", "pool"]

@@ -17,10 +17,10 @@ import pytest
 from support.clips import CLIPS, clips
 from telecine import LimitError, Limits, Pool, load
 from telecine.container.demuxer import Demuxer
+from telecine.deadline import Deadline
 from telecine.errors import DeadlineError, TelecineError
 from telecine.index.packet_index import read_index
 from telecine.index.video_info import describe
-from telecine.limits import Deadline
 from telecine.pool import job
 from telecine.pool.index_cache import IndexCache, key_of, version_of
 from telecine.source.source import open_source

@@ -13,10 +13,10 @@ import pytest
 from support.clips import CLIPS
 from support.fake_backends import fakes
 from telecine.backends.base import get
+from telecine.deadline import Deadline
 from telecine.errors import LimitError
-from telecine.limits import Deadline
 from telecine.pipeline import Request, RequestHooks, run_request
-from telecine.pool.memory_budget import Memory, cost_of, usable_memory
+from telecine.pool.memory_budget import Memory, cost_of
 
 __all__ = ["fakes"]
 
@@ -144,44 +144,6 @@ def test_a_backend_may_say_what_it_takes(decode_request):
     assert (cost.host, cost.device) == (5, 6)
 
 
-def test_usable_memory_is_the_least_of_what_is_said(tmp_path):
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal: 100 kB\nMemAvailable:      64 kB\n")
-    assert usable_memory(tmp_path, meminfo) == 65536
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "memory.current").write_text("1000\n")
-    assert usable_memory(tmp_path, meminfo) == 65536
-    (tmp_path / "memory.max").write_text("5000\n")
-    assert usable_memory(tmp_path, meminfo) == 4000
-    (tmp_path / "memory.max").write_text("500\n")
-    assert usable_memory(tmp_path, meminfo) == 0
-
-
-@pytest.mark.parametrize(
-    ("limit", "usage", "stat", "line"),
-    [
-        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
-    ],
-    ids=["v2", "v1"],
-)
-def test_page_cache_that_can_be_taken_back_is_usable_memory(tmp_path, limit, usage, stat, line):
-    (tmp_path / "memory").mkdir()
-    (tmp_path / limit).write_text("8000\n")
-    (tmp_path / usage).write_text("7900\n")
-    (tmp_path / stat).write_text(f"anon 300\nfile 7500\nactive_file 500\n{line} 7000\n")
-    assert usable_memory(tmp_path, tmp_path / "none") == 7100
-    # counted a moment later than the usage, it may be more
-    (tmp_path / stat).write_text(f"{line} 7950\n")
-    assert usable_memory(tmp_path, tmp_path / "none") == 8000
-    (tmp_path / stat).write_text("anon 300\n")
-    assert usable_memory(tmp_path, tmp_path / "none") == 100
-
-
-def test_usable_memory_without_any_word_is_a_share_of_the_machine(tmp_path):
-    assert usable_memory(tmp_path, tmp_path / "none") > 0
-
-
 def test_the_cost_covers_what_a_decode_really_takes():
     """In a process of its own: the growth of the resident set over a warmed-up one."""
     script = """
@@ -189,7 +151,7 @@ import sys
 from telecine import load
 from telecine.backends.base import get
 from telecine.pool.memory_budget import cost_of
-from telecine.limits import Deadline
+from telecine.deadline import Deadline
 from telecine.pipeline import Request, RequestHooks, run_request
 class Look(RequestHooks):
     def reserve_memory(self, decode, backend):

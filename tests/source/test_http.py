@@ -18,6 +18,7 @@ import httpcore
 import pytest
 import trustme
 
+from telecine.deadline import Deadline
 from telecine.errors import (
     BackendUnavailable,
     Cancelled,
@@ -27,7 +28,7 @@ from telecine.errors import (
     SourceError,
     TelecineError,
 )
-from telecine.limits import Deadline, Limits
+from telecine.limits import Limits
 from telecine.source import http as fetch_module
 from telecine.source.http import fetch, is_public
 from telecine.source.source import open_source

@@ -29,8 +29,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from telecine.deadline import Deadline
 from telecine.errors import Cancelled, DeadlineError, LimitError, OptionsError, SourceError
-from telecine.limits import Deadline, Limits
+from telecine.limits import Limits
 from telecine.source import source as source_module
 from telecine.source import urls as urls
 from telecine.source.source import Source, open_source

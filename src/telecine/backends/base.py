@@ -28,10 +28,11 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.container.demuxer import Demuxer
+from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable, OptionsError
-from telecine.frames import VideoInfo
 from telecine.index.packet_index import PacketIndex
-from telecine.limits import Deadline, Limits
+from telecine.index.video_info import VideoInfo
+from telecine.limits import Limits
 from telecine.pixels.geometry import Geometry
 from telecine.plan.decode_plan import DecodePlan
 from telecine.source.source import Source

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from telecine.backends.base import DecodeRequest
 from telecine.errors import BackendUnavailable
-from telecine.frames import VideoInfo
+from telecine.index.video_info import VideoInfo
 from telecine.pixels.geometry import Geometry
 
 if TYPE_CHECKING:

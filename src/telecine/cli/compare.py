@@ -24,10 +24,11 @@ import numpy.typing as npt
 import telecine.errors as tree
 from telecine.backends.base import backends
 from telecine.cli.writers import save_sheet
+from telecine.deadline import Deadline
 from telecine.errors import DeadlineError, DecodeError, OptionsError, TelecineError
-from telecine.frames import Frames, VideoInfo
-from telecine.index.video_info import look
-from telecine.limits import Deadline, Limits
+from telecine.frames import Frames
+from telecine.index.video_info import VideoInfo, look
+from telecine.limits import Limits
 from telecine.pipeline import load
 from telecine.settings import choose
 from telecine.source.source import open_source

@@ -24,10 +24,10 @@ from telecine.cli.compare import Comparison, compare, write_sheet
 from telecine.cli.doctor import describe, examine
 from telecine.cli.progress import Progress
 from telecine.cli.writers import as_document, claim, claim_sheet, is_folder, plain, table
+from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable, OptionsError, TelecineError
-from telecine.frames import Frames, VideoInfo
-from telecine.index.video_info import probe
-from telecine.limits import Deadline
+from telecine.frames import Frames
+from telecine.index.video_info import VideoInfo, probe
 from telecine.pipeline import load
 from telecine.sampling.policies import POLICIES
 from telecine.sampling.select import KEY_FRAMES

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from telecine.limits import Watch
+from telecine.deadline import ProgressCallback
 
 __all__ = ["Progress"]
 
@@ -20,7 +20,7 @@ _UNITS = {"decoding": "packets", "writing the frames": "frames"}
 
 
 class Progress:
-    """Watches a request: what :class:`telecine.limits.Deadline` calls between two small steps. One per request.
+    """Watches a request: what :class:`telecine.deadline.Deadline` calls between two small steps. One per request.
 
     Args:
         stream: where to write.
@@ -39,7 +39,7 @@ class Progress:
 
     @classmethod
     @contextlib.contextmanager
-    def shown(cls, wanted: bool | None) -> Iterator[Watch | None]:
+    def shown(cls, wanted: bool | None) -> Iterator[ProgressCallback | None]:
         """Show progress on standard error while inside; None: only if that is a terminal."""
         if wanted is None:
             wanted = sys.stderr.isatty()

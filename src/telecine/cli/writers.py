@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from telecine.deadline import Deadline
 from telecine.errors import OptionsError, TelecineError
-from telecine.frames import Frames, Report, VideoInfo
-from telecine.limits import Deadline
+from telecine.frames import Frames, Report
+from telecine.index.video_info import VideoInfo
 from telecine.source.urls import printable
 
 if TYPE_CHECKING:

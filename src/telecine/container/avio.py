@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from telecine.deadline import Deadline
 from telecine.errors import TelecineError
-from telecine.limits import Deadline
 
 __all__ = ["Reader"]
 

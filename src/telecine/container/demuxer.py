@@ -18,8 +18,9 @@ from telecine.bitstream.extradata import in_band
 from telecine.container.avio import Reader
 from telecine.container.display_matrix import has_movie
 from telecine.container.timestamps import NO_TIME, OVERFLOW
+from telecine.deadline import Deadline
 from telecine.errors import Cancelled, NoVideoError, SourceError, TelecineError
-from telecine.limits import Deadline, Limits
+from telecine.limits import Limits
 from telecine.source.source import Source
 
 if TYPE_CHECKING:

@@ -25,10 +25,11 @@ from telecine.bitstream import (
 )
 from telecine.container.demuxer import Demuxer
 from telecine.container.timestamps import NO_TIME, unwrapped
+from telecine.deadline import Deadline
 from telecine.errors import LimitError, NoVideoError
 from telecine.index.display_order import Told, present
 from telecine.index.scan_lock import Baton
-from telecine.limits import Deadline, Limits
+from telecine.limits import Limits
 from telecine.timeline import Timeline
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from telecine.limits import Deadline
+from telecine.deadline import Deadline
 
 __all__ = ["Baton", "Hold"]
 

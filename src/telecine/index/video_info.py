@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -9,13 +10,13 @@ from telecine.bitstream import PictureFormat
 from telecine.container.demuxer import Demuxer
 from telecine.container.display_matrix import Orientation, iso_orientation, matroska_orientation
 from telecine.container.timestamps import NO_TIME, is_variable
+from telecine.deadline import Deadline
 from telecine.errors import LimitError, NoVideoError
-from telecine.frames import VideoInfo
 from telecine.index.packet_index import PacketIndex, read_index
-from telecine.limits import Deadline, Limits
+from telecine.limits import Limits
 from telecine.source.source import Source, open_source
 
-__all__ = ["describe", "look", "probe"]
+__all__ = ["VideoInfo", "describe", "look", "probe"]
 
 _COLOR_SPACES = {
     0: "gbr", 1: "bt709", 4: "fcc", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "ycgco", 9: "bt2020nc",
@@ -27,13 +28,59 @@ _PROGRESSIVE = (0, 1)
 """FFmpeg's AV_FIELD_UNKNOWN and AV_FIELD_PROGRESSIVE."""
 
 
+@dataclass(frozen=True)
+class VideoInfo:
+    """Facts about a video, all from its packets and headers; nothing was decoded to get them."""
+
+    width: int
+    """Display width, pixels, after rotation."""
+    height: int
+    """Display height, pixels, after rotation."""
+    rotation: int
+    """Degrees clockwise that the stored picture is turned by to be displayed: 0, 90, 180 or 270."""
+    mirrored: bool
+    """Whether it is mirrored left to right after that."""
+    codec: str
+    """FFmpeg's name of the codec: "h264"."""
+    pixel_format: str
+    """FFmpeg's name of the stored pixel format: "yuv420p"; "unknown" where the header does not tell."""
+    bit_depth: int
+    """Bits per component; 0 where unknown."""
+    color_space: str
+    """YUV matrix as tagged, in FFmpeg's names: "bt709"; "unknown" is decoded as BT.601."""
+    color_range: str
+    """"tv" (limited), "pc" (full) or "unknown", decoded as limited."""
+    color_primaries: int
+    """Code point of ITU-T H.273; 2 is unspecified. Not converted."""
+    color_trc: int
+    """Transfer characteristics, a code point of H.273; 2 is unspecified. Not converted: HDR is not tone-mapped."""
+    interlaced: bool
+    """Whether the header says that pictures hold two fields. They are returned woven, not deinterlaced."""
+    sample_aspect_ratio: Fraction
+    """Width of a pixel over its height. Frames are returned in stored pixels, not stretched."""
+    num_frames: int
+    """Presentable frames."""
+    average_fps: float
+    """Measured rate, (n-1) / (t_last - t_first) per second; 0.0 where unknown."""
+    duration: float
+    """Seconds from the first frame until the last one stops being shown."""
+    start_time: float
+    """Time of the first presentable frame in the container's own clock, seconds. Timestamps start from it."""
+    variable_frame_rate: bool
+    """Whether frames are unevenly spaced."""
+    stream_index: int
+    """Number of the video stream in the container."""
+    container: str
+    """FFmpeg's name of the container format: "mov,mp4,m4a,3gp,3g2,mj2"."""
+
+
 def probe(source: Any, *, limits: Limits | None = None, timeout: float | Deadline | None = None) -> VideoInfo:
     """Say what a video is, from its packets and headers.
 
     Args:
         source: path, bytes-like, binary file object, ``data:`` or ``http(s)`` URL.
         limits: what the request may cost; the defaults of :class:`telecine.Limits` when omitted.
-        timeout: seconds, over all; or a :class:`telecine.limits.Deadline`, to cancel or watch the request.
+        timeout: seconds, over all; or a :class:`telecine.deadline.Deadline`, to cancel or watch the request.
 
     Raises:
         OptionsError: an argument is wrong.

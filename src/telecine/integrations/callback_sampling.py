@@ -9,10 +9,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from telecine.deadline import Deadline
 from telecine.errors import OptionsError, TelecineError
-from telecine.frames import Frames, VideoInfo
+from telecine.frames import Frames
 from telecine.index.packet_index import PacketIndex
-from telecine.limits import Deadline
+from telecine.index.video_info import VideoInfo
 from telecine.pipeline import Request
 from telecine.pixels.geometry import Size
 from telecine.pool import Pool

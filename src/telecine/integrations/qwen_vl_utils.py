@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from telecine.errors import BackendUnavailable
-from telecine.frames import VideoInfo
+from telecine.index.video_info import VideoInfo
 from telecine.integrations.callback_sampling import ask
 from telecine.limits import Limits
 from telecine.pool import Pool

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from telecine.errors import BackendUnavailable
-from telecine.frames import Frames, VideoInfo
+from telecine.frames import Frames
+from telecine.index.video_info import VideoInfo
 from telecine.integrations.callback_sampling import ask
 from telecine.integrations.processor_sizes import processor_size
 from telecine.limits import Limits

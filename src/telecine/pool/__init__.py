@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from telecine.deadline import Deadline
 from telecine.errors import LimitError, OptionsError, TelecineError
 from telecine.frames import Frames
-from telecine.limits import Deadline
 from telecine.metrics import METRICS
 from telecine.pipeline import Request
 from telecine.pool.config import LeaseVram, Means, positive
@@ -119,7 +119,7 @@ class Pool:
         Args:
             source: as for :func:`telecine.load`.
             caller: in whose name. Callers get equal shares, whatever they ask for.
-            timeout: seconds from now on, waiting in the queue included; or a :class:`telecine.limits.Deadline`.
+            timeout: seconds from now on, waiting in the queue included; or a :class:`telecine.deadline.Deadline`.
             **options: of :func:`telecine.load`.
 
         Raises:

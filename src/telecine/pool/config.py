@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from telecine.errors import OptionsError
-from telecine.pool.memory_budget import INDEX_ROOM, usable_memory
-from telecine.system import usable_cores
+from telecine.pool.memory_budget import INDEX_ROOM
+from telecine.system import usable_cores, usable_memory
 from telecine.validation import shown, whole
 
 __all__ = ["LeaseVram", "Means", "positive"]

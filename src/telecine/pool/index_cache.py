@@ -20,9 +20,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from telecine.frames import VideoInfo
+from telecine.deadline import Deadline
 from telecine.index.packet_index import PacketIndex
-from telecine.limits import Deadline, Limits
+from telecine.index.video_info import VideoInfo
+from telecine.limits import Limits
 from telecine.source.source import Source
 
 __all__ = ["IndexCache", "Key", "Version", "key_of", "version_of"]

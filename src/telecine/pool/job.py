@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from telecine.backends.base import TABLE, Backend, DecodeRequest, names
+from telecine.deadline import Deadline
 from telecine.errors import Cancelled
 from telecine.frames import Frames
-from telecine.limits import Deadline, Limits
+from telecine.limits import Limits
 from telecine.metrics import METRICS, Tracing
 from telecine.pipeline import IndexAndInfo, Request, RequestHooks, run_request
 from telecine.pool.index_cache import key_of, version_of

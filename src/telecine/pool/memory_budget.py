@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from telecine.backends.base import Backend, DecodeRequest
 from telecine.errors import LimitError
-from telecine.frames import VideoInfo
+from telecine.index.video_info import VideoInfo
 
-__all__ = ["INDEX_ROOM", "Cost", "Lease", "Memory", "cost_of", "usable_memory"]
+__all__ = ["INDEX_ROOM", "Cost", "Lease", "Memory", "cost_of"]
 
 INDEX_ROOM = 48 << 20
 """Bytes that making one packet index takes at most, for usual videos: 32 MiB of kept packets, the index, buffers. What
@@ -38,12 +35,6 @@ _SAMPLES = {
 }
 """For each pixel, by what the name of the pixel format contains; the first that fits counts."""
 _POLL_SECONDS = 0.05
-_GROUPS = (
-    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
-)
-"""Of control groups, version 2 and 1: the files with the limit, the usage and the details, and which detail is the page
-cache that can be taken back."""
 _MARGIN = (64, 128)
 """Rows and columns that FFmpeg allocates around a picture at most."""
 _GPU_PICTURES = 20
@@ -204,36 +195,3 @@ class Memory:
             if before == "written off" and state == "released":
                 self.lost -= lease._need
             self._changed.notify_all()
-
-
-def usable_memory(cgroup: Path = Path("/sys/fs/cgroup"), meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Bytes of memory that this process could still take: what the machine has left, or its control group.
-
-    A control group counts the page cache as used: after reading many files, nothing seems to be left. The file pages
-    that were not used lately are what the kernel takes back at once, so they count as free. Container tools compute a
-    group's working set by the same formula: usage less ``inactive_file`` of ``memory.stat``.
-
-    Args:
-        cgroup: where control groups are mounted; version 2 first, then version 1.
-        meminfo: where Linux says what is available.
-    """
-    found = []
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = meminfo.read_text().splitlines()
-        found.append(int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) * 1024)
-    for limit, usage, stat, reclaimable in _GROUPS:
-        with contextlib.suppress(OSError, ValueError):  # ValueError: "max"
-            used = int((cgroup / usage).read_text()) - _stat(cgroup / stat, reclaimable)
-            found.append(int((cgroup / limit).read_text()) - max(0, used))
-    if not found:
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
-    return max(0, min(found))
-
-
-def _stat(path: Path, name: str) -> int:
-    """A value of a ``memory.stat``; 0 where it is not said."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in path.read_text().splitlines():
-            if line.startswith(f"{name} "):
-                return int(line.split()[1])
-    return 0

@@ -27,8 +27,9 @@ from collections.abc import Generator, Iterable, Iterator
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable, SourceError
-from telecine.limits import Deadline, Limits
+from telecine.limits import Limits
 from telecine.source.urls import ByteLimit, printable, url_name
 
 if TYPE_CHECKING:

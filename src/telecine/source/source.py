@@ -24,8 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from telecine.deadline import Deadline
 from telecine.errors import LimitError, OptionsError, SourceError
-from telecine.limits import Deadline, Limits
+from telecine.limits import Limits
 from telecine.source.http import fetch
 from telecine.source.urls import ByteLimit, decode_data_url, path_of_file_url, printable, url_name
 

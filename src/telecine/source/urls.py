@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes, urlsplit
 
+from telecine.deadline import Deadline
 from telecine.errors import LimitError, OptionsError, SourceError
-from telecine.limits import Deadline, Limits
+from telecine.limits import Limits
 
 __all__ = ["ByteLimit", "decode_data_url", "path_of_file_url", "printable", "shown_source", "url_name"]
 

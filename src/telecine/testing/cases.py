@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from telecine.deadline import Deadline
 from telecine.errors import (
     Cancelled,
     DeadlineError,
@@ -22,7 +23,7 @@ from telecine.errors import (
     TelecineError,
 )
 from telecine.frames import Frames
-from telecine.limits import Deadline, Limits
+from telecine.limits import Limits
 from telecine.pipeline import load
 from telecine.testing.clips import CLIPS, Clip, clip
 from telecine.testing.test_pattern import read

@@ -16,9 +16,10 @@ from telecine.backends.deepstream.bitstream_builder import Splice, parts_of, spl
 from telecine.backends.deepstream.mkv_writer import STEP, Block, matroska
 from telecine.bitstream import RandomAccess
 from telecine.container.demuxer import Demuxer
+from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable
 from telecine.index.packet_index import read_index
-from telecine.limits import Deadline, Limits
+from telecine.limits import Limits
 from telecine.plan.decode_plan import DecodeRange, make_plan
 from telecine.source.source import open_source
 

@@ -24,10 +24,10 @@ from telecine.backends.nvdec import backend
 from telecine.backends.nvdec import batches as stretches_module
 from telecine.backends.nvdec.backend import NvdecBackend
 from telecine.bitstream import RandomAccess
+from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable, Cancelled, DeadlineError, OptionsError
-from telecine.frames import VideoInfo
 from telecine.index.packet_index import PacketIndex
-from telecine.limits import Deadline
+from telecine.index.video_info import VideoInfo
 from telecine.pixels.geometry import Geometry
 from telecine.plan.decode_plan import make_plan
 from telecine.timeline import Timeline

@@ -17,9 +17,10 @@ from telecine.backends.pyav import backend as pyav
 from telecine.backends.pyav import parallel_ranges as abreast
 from telecine.backends.pyav.parallel_ranges import Progress, shares, two_at_a_time
 from telecine.container.demuxer import Demuxer
+from telecine.deadline import Deadline
 from telecine.errors import Cancelled, DeadlineError
 from telecine.index.packet_index import read_index
-from telecine.limits import Deadline, Limits
+from telecine.limits import Limits
 from telecine.plan.decode_plan import DecodeRange, make_plan
 from telecine.source.source import open_source
 
@@ -217,7 +218,7 @@ def test_whoever_watches_the_deadline_is_called_by_one_thread_at_a_time() -> Non
         counted.append(done)
         inside.pop()
 
-    progress = Progress(Deadline(watch=watch), 2000)
+    progress = Progress(Deadline(on_progress=watch), 2000)
 
     def decode(run: DecodeRange) -> bool:
         for _ in range(100):

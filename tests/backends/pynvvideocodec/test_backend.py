@@ -24,7 +24,7 @@ from telecine.backends.pynvvideocodec import backend as pynvvideocodec
 from telecine.backends.pynvvideocodec import surfaces
 from telecine.backends.pynvvideocodec.backend import PyNvVideoCodecBackend
 from telecine.bitstream.annexb import ByteStream
-from telecine.limits import Deadline
+from telecine.deadline import Deadline
 from telecine.testing import CASES, Case, run
 
 CLIP = CLIPS["h264_pyramid.mp4"]

@@ -12,9 +12,10 @@ import pytest
 from support.clips import CLIPS, Clip
 from telecine.backends.remux.remux import STEP, by_halves, chapters, cut, doubtful, make_reel, only
 from telecine.container.demuxer import Demuxer
+from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable
 from telecine.index.packet_index import PacketIndex, read_index
-from telecine.limits import Deadline, Limits
+from telecine.limits import Limits
 from telecine.plan.decode_plan import DecodeRange, make_plan
 from telecine.source.source import open_source
 

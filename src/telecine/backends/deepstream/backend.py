@@ -23,8 +23,8 @@ from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
 from telecine.backends.deepstream.bitstream_builder import Splice, parts_of, splices
 from telecine.backends.remux.output_buffers import PinnedRows, TorchRows
 from telecine.backends.remux.remux import by_halves
+from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable, DeadlineError
-from telecine.limits import Deadline
 from telecine.plan.decode_plan import DecodeRange
 from telecine.validation import Option
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 
 from telecine.backends.base import DecodeRequest
 from telecine.bitstream.nal import PARAMETER_SETS, NalUnits, nal_type
+from telecine.deadline import Deadline
 from telecine.errors import Cancelled
 from telecine.index.packet_index import PacketIndex
-from telecine.limits import Deadline
 from telecine.plan.decode_plan import DecodeRange
 
 __all__ = ["Progress", "shares", "two_at_a_time"]

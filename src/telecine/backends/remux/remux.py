@@ -27,9 +27,9 @@ import numpy as np
 from telecine.bitstream import RandomAccess
 from telecine.bitstream.nal import SEQUENCE_SETS, NalUnits, nal_type
 from telecine.container.demuxer import Demuxer
+from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable
 from telecine.index.packet_index import PacketIndex
-from telecine.limits import Deadline
 from telecine.plan.decode_plan import DecodeRange, unreliable_targets
 
 if TYPE_CHECKING:

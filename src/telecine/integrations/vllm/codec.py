@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.errors import LimitError
-from telecine.frames import Frames, VideoInfo
+from telecine.frames import Frames
+from telecine.index.video_info import VideoInfo
 from telecine.integrations.vllm.decode_pool import decode
 from telecine.integrations.vllm.options import DecodeOptions
 from telecine.pixels.geometry import Size, fit_size

@@ -13,8 +13,9 @@ import socket
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable, SourceError
-from telecine.limits import Deadline, Limits
+from telecine.limits import Limits
 from telecine.source.http import fetch, is_public
 from telecine.source.source import Source, open_source
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from telecine.errors import OptionsError
-from telecine.frames import Frames, VideoInfo
+from telecine.frames import Frames
+from telecine.index.video_info import VideoInfo
 from telecine.integrations.vllm.codec import check_source, size_within_budget
 from telecine.integrations.vllm.decode_pool import decode
 from telecine.integrations.vllm.options import DecodeOptions

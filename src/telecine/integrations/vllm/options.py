@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from telecine.errors import LimitError, OptionsError
-from telecine.frames import VideoInfo
+from telecine.index.video_info import VideoInfo
 from telecine.integrations.processor_sizes import FITS, processor_size
 from telecine.pixels.geometry import Fit, Size
 from telecine.validation import real, shown, whole
