@@ -33,6 +33,7 @@ import numpy as np
 from nvdec_peers import PEERS, NotInstalled, Stack
 
 import telecine
+from telecine import nvdec
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.index.packet_index import read_index
@@ -164,7 +165,7 @@ def flat(work: Work, threads: int, clips: int) -> dict[str, float]:
     done = 0
     while done < clips:
         done += int(throughput(work, threads, 4.0)["clips"])
-    stats = telecine.nvdec_stats()
+    stats = nvdec.stats()
     return {
         "clips": done,
         "before_mib": before,

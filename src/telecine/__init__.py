@@ -5,9 +5,9 @@ a video is; :func:`backends` says what works on this machine. Importing this pac
 nor a decoder library, and starts no thread.
 """
 
+from telecine.api import load, probe
 from telecine.backends.base import BackendStatus, backends
-from telecine.backends.nvdec.backend import stats as nvdec_stats
-from telecine.backends.nvdec.backend import warm_up
+from telecine.deadline import Deadline
 from telecine.errors import (
     BackendUnavailable,
     Cancelled,
@@ -20,11 +20,12 @@ from telecine.errors import (
     TelecineError,
 )
 from telecine.frames import Frame, Frames, Report
-from telecine.index.video_info import VideoInfo, probe
+from telecine.index.video_info import VideoInfo
 from telecine.limits import Limits
-from telecine.pipeline import load
 from telecine.pixels.geometry import Fit
-from telecine.pool import Pool
+from telecine.pool import Pool, PoolFuture
+from telecine.sampling.select import Sampling
+from telecine.timeline import Timeline
 
 __version__ = "0.1.0"
 
@@ -32,6 +33,7 @@ __all__ = [
     "BackendStatus",
     "BackendUnavailable",
     "Cancelled",
+    "Deadline",
     "DeadlineError",
     "DecodeError",
     "Fit",
@@ -42,13 +44,14 @@ __all__ = [
     "NoVideoError",
     "OptionsError",
     "Pool",
+    "PoolFuture",
     "Report",
+    "Sampling",
     "SourceError",
     "TelecineError",
+    "Timeline",
     "VideoInfo",
     "backends",
     "load",
-    "nvdec_stats",
     "probe",
-    "warm_up",
 ]

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 import telecine.errors as tree
+from telecine.api import load
 from telecine.backends.base import backends
 from telecine.cli.writers import save_sheet
 from telecine.deadline import Deadline
@@ -29,7 +30,6 @@ from telecine.errors import DeadlineError, DecodeError, OptionsError, TelecineEr
 from telecine.frames import Frames
 from telecine.index.video_info import VideoInfo, look
 from telecine.limits import Limits
-from telecine.pipeline import load
 from telecine.settings import choose
 from telecine.source.source import open_source
 from telecine.validation import shown, whole

@@ -18,6 +18,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 import telecine
+from telecine.api import load, probe
 from telecine.backends.base import TABLE
 from telecine.cli.bench import add_bench_arguments, bench
 from telecine.cli.compare import Comparison, compare, write_sheet
@@ -27,8 +28,7 @@ from telecine.cli.writers import as_document, claim, claim_sheet, is_folder, pla
 from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable, OptionsError, TelecineError
 from telecine.frames import Frames
-from telecine.index.video_info import VideoInfo, probe
-from telecine.pipeline import load
+from telecine.index.video_info import VideoInfo
 from telecine.sampling.policies import POLICIES
 from telecine.sampling.select import KEY_FRAMES
 from telecine.source.urls import printable, shown_source

@@ -14,9 +14,9 @@ from telecine.deadline import Deadline
 from telecine.errors import LimitError, NoVideoError
 from telecine.index.packet_index import PacketIndex, read_index
 from telecine.limits import Limits
-from telecine.source.source import Source, open_source
+from telecine.source.source import Source
 
-__all__ = ["VideoInfo", "describe", "look", "probe"]
+__all__ = ["VideoInfo", "describe", "look"]
 
 _COLOR_SPACES = {
     0: "gbr", 1: "bt709", 4: "fcc", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "ycgco", 9: "bt2020nc",
@@ -74,27 +74,8 @@ class VideoInfo:
     """FFmpeg's name of the container format: "mov,mp4,m4a,3gp,3g2,mj2"."""
 
 
-def probe(source: Any, *, limits: Limits | None = None, timeout: float | Deadline | None = None) -> VideoInfo:
-    """Say what a video is, from its packets and headers.
-
-    Args:
-        source: path, bytes-like, binary file object, ``data:`` or ``http(s)`` URL.
-        limits: what the request may cost; the defaults of :class:`telecine.Limits` when omitted.
-        timeout: seconds, over all; or a :class:`telecine.deadline.Deadline`, to cancel or watch the request.
-
-    Raises:
-        OptionsError: an argument is wrong.
-        SourceError: it cannot be read, or is no video.
-        LimitError: it is larger than the limits allow.
-        DeadlineError: the timeout passed.
-    """
-    limits, deadline = Limits.of(limits), Deadline.of(timeout)
-    with open_source(source, limits, deadline) as opened:
-        return look(opened, limits, deadline)
-
-
 def look(source: Source, limits: Limits, deadline: Deadline) -> VideoInfo:
-    """Say what an open source is; as :func:`probe`."""
+    """Say what an open source is; as :func:`telecine.probe`."""
     with Demuxer(source, deadline, limits.max_pixels) as demuxer:
         return describe(source, demuxer, read_index(demuxer, limits, deadline), limits)
 

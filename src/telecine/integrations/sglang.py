@@ -15,10 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from telecine.deadline import Deadline
 from telecine.errors import DecodeError
 from telecine.frames import Frames
-from telecine.index.video_info import probe
+from telecine.index.video_info import look
+from telecine.limits import Limits
 from telecine.pool import Pool
+from telecine.source.source import open_source
 
 __all__ = ["TelecineVideoDecoder", "register"]
 
@@ -60,7 +63,9 @@ class TelecineVideoDecoder:
     def __init__(self, source: str | bytes, device: str = "cpu", num_decode_threads: int = 0) -> None:
         self._source: str | bytes | None = source
         self._device = device
-        self._info = probe(source)
+        limits, deadline = Limits(), Deadline()
+        with open_source(source, limits, deadline) as opened:
+            self._info = look(opened, limits, deadline)
 
     def __len__(self) -> int:
         return self._info.num_frames
