@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from telecine.backends.base import DecodeRequest
+from telecine.bitstream.h273 import matrix_code
 from telecine.errors import BackendUnavailable
 from telecine.index.video_info import VideoInfo
 from telecine.pixels.geometry import Geometry
@@ -30,10 +31,8 @@ PIXEL_FORMATS = {
     for depth in ("", "10le", "12le")
 }
 """FFmpeg's names of what there is a conversion for: (chroma, bits)."""
-_MATRICES = {
-    "unknown": 2, "bt709": 1, "fcc": 4, "bt470bg": 5, "smpte170m": 6, "smpte240m": 7, "bt2020nc": 9, "bt2020c": 10,
-}  # fmt: skip
-"""Matrix coefficients of ITU-T H.273 by FFmpeg's names; others are not linear, or not YUV."""
+_MATRICES = frozenset("unknown bt709 fcc bt470bg smpte170m smpte240m bt2020nc bt2020c".split())
+"""FFmpeg's names of the matrix coefficients that the kernel converts by; others are not linear, or not YUV."""
 
 
 def extension() -> ModuleType:
@@ -76,7 +75,7 @@ def native_geometry(request: DecodeRequest, nvdec: ModuleType) -> Any:
         wanted.height,
         wanted.quarter_turns,
         wanted.mirrored,
-        matrix=_MATRICES[info.color_space],
+        matrix=matrix_code(info.color_space),
         full_range=info.color_range == "pc" or info.pixel_format.startswith("yuvj"),
         bicubic=not wanted.resizes,
     )

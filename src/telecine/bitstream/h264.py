@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from telecine.bitstream import PacketInfo, PictureFormat, RandomAccess
 from telecine.bitstream.bit_reader import BitReader, Truncated
 from telecine.bitstream.extradata import header_units
+from telecine.bitstream.h273 import FULL_RANGE, LIMITED_RANGE, RGB_MATRIX, UNSPECIFIED, UNSPECIFIED_RANGE
 from telecine.bitstream.nal import NalUnits, SetsInForce, unescape
 
 __all__ = ["FrameNumbers", "H264Scanner", "allows_fields"]
@@ -312,28 +313,29 @@ def _parse_sps(nal: bytes) -> tuple[int, _Sps]:
 
 
 def _colour(bits: BitReader, frames_only: bool) -> tuple[int, int, int, int]:
-    """(matrix, range, primaries, transfer) from the rest of the SPS and its VUI (E.1.1); unspecified if cut off."""
+    """Return (matrix, range, primaries, transfer) from the rest of the SPS and its VUI (E.1.1)."""
+    unspecified = UNSPECIFIED, UNSPECIFIED_RANGE, UNSPECIFIED, UNSPECIFIED
     try:
         bits.skip(1 if frames_only else 2)  # mb_adaptive_frame_field_flag, direct_8x8_inference_flag
         if bits.flag():
             for _ in range(4):
                 bits.ue()  # frame_cropping
         if not bits.flag():  # vui_parameters_present_flag
-            return 2, 0, 2, 2
+            return unspecified
         if bits.flag() and bits.u(8) == 255:  # aspect_ratio_idc Extended_SAR
             bits.skip(32)
         if bits.flag():
             bits.skip(1)  # overscan_appropriate_flag
         if not bits.flag():  # video_signal_type_present_flag
-            return 2, 0, 2, 2
+            return unspecified
         bits.skip(3)
-        color_range = 2 if bits.flag() else 1
+        color_range = FULL_RANGE if bits.flag() else LIMITED_RANGE
         if not bits.flag():  # colour_description_present_flag
-            return 2, color_range, 2, 2
+            return UNSPECIFIED, color_range, UNSPECIFIED, UNSPECIFIED
         primaries, transfer, matrix = bits.u(8), bits.u(8), bits.u(8)
         return matrix, color_range, primaries, transfer
     except Truncated:
-        return 2, 0, 2, 2
+        return unspecified
 
 
 def _picture_format(
@@ -341,10 +343,10 @@ def _picture_format(
 ) -> PictureFormat:
     """The pixel format that FFmpeg's decoder uses; it gives monochrome as 4:2:0."""
     layout = {2: "422", 3: "444"}.get(chroma, "420")
-    if chroma == 3 and matrix == 0:
+    if chroma == 3 and matrix == RGB_MATRIX:
         name = "gbrp"
     else:
-        name = f"yuv{'j' if color_range == 2 and depth == 8 else ''}{layout}p"
+        name = f"yuv{'j' if color_range == FULL_RANGE and depth == 8 else ''}{layout}p"
     if depth > 8:
         name += f"{depth}le"
     return PictureFormat(name, depth, matrix, color_range, primaries, transfer, monochrome=chroma == 0)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from telecine.bitstream import Leading, PacketInfo, PictureFormat, RandomAccess
 from telecine.bitstream.bit_reader import BitReader, Truncated
+from telecine.bitstream.h273 import FULL_RANGE, LIMITED_RANGE, RGB_MATRIX, UNSPECIFIED, matrix_code
 
 __all__ = ["Vp8Scanner", "Vp9Scanner"]
 
@@ -112,7 +113,9 @@ def _vp9_frame(header: bytes) -> _Vp9Frame:
 
 
 # color_space of color_config(), 6.2.2, as matrix coefficients of H.273
-_MATRICES = (2, 5, 1, 6, 7, 9, 2, 0)
+_MATRICES = tuple(
+    map(matrix_code, ("unknown", "bt470bg", "bt709", "smpte170m", "smpte240m", "bt2020nc", "unknown", "gbr"))
+)
 
 
 def _vp9_picture(bits: BitReader, profile: int) -> PictureFormat | None:
@@ -121,7 +124,7 @@ def _vp9_picture(bits: BitReader, profile: int) -> PictureFormat | None:
         bits.skip(24)
         depth = 8 if profile < 2 else 12 if bits.flag() else 10
         matrix = _MATRICES[bits.u(3)]
-        if matrix == 0:
+        if matrix == RGB_MATRIX:
             layout, full = "gbrp", True
         else:
             full = bits.flag()
@@ -131,4 +134,6 @@ def _vp9_picture(bits: BitReader, profile: int) -> PictureFormat | None:
             )
     except Truncated:
         return None
-    return PictureFormat(layout + (f"{depth}le" if depth > 8 else ""), depth, matrix, 2 if full else 1, 2, 2)
+    pixel_format = layout + (f"{depth}le" if depth > 8 else "")
+    color_range = FULL_RANGE if full else LIMITED_RANGE
+    return PictureFormat(pixel_format, depth, matrix, color_range, UNSPECIFIED, UNSPECIFIED)

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from telecine.bitstream import PictureFormat
+from telecine.bitstream.h273 import MATRICES, RANGES, UNSPECIFIED, UNSPECIFIED_RANGE
 from telecine.container.demuxer import Demuxer
 from telecine.container.display_matrix import Orientation, iso_orientation, matroska_orientation
 from telecine.container.timestamps import NO_TIME, is_variable
@@ -18,12 +19,6 @@ from telecine.source.source import Source
 
 __all__ = ["VideoInfo", "describe", "look"]
 
-_COLOR_SPACES = {
-    0: "gbr", 1: "bt709", 4: "fcc", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "ycgco", 9: "bt2020nc",
-    10: "bt2020c", 14: "ictcp",
-}  # fmt: skip
-"""Matrix coefficients of ITU-T H.273 by FFmpeg's names."""
-_COLOR_RANGES = {1: "tv", 2: "pc"}
 _PROGRESSIVE = (0, 1)
 """FFmpeg's AV_FIELD_UNKNOWN and AV_FIELD_PROGRESSIVE."""
 
@@ -105,8 +100,8 @@ def describe(source: Source, demuxer: Demuxer, index: PacketIndex, limits: Limit
         codec=index.codec,
         pixel_format=stored.pixel_format,
         bit_depth=stored.bit_depth,
-        color_space=_COLOR_SPACES.get(stored.color_space, "unknown"),
-        color_range=_COLOR_RANGES.get(stored.color_range, "unknown"),
+        color_space=MATRICES.get(stored.color_space, "unknown"),
+        color_range=RANGES.get(stored.color_range, "unknown"),
         color_primaries=stored.color_primaries,
         color_trc=stored.color_trc,
         interlaced=context.field_order not in _PROGRESSIVE,
@@ -134,7 +129,8 @@ def _picture_format(context: Any, index: PacketIndex) -> PictureFormat:
     )
     if layout is not None or own is None:
         return seen
-    unspecified = {"color_space": 2, "color_range": 0, "color_primaries": 2, "color_trc": 2}
+    unspecified = dict.fromkeys(("color_space", "color_primaries", "color_trc"), UNSPECIFIED)
+    unspecified["color_range"] = UNSPECIFIED_RANGE
     return own._replace(
         **{name: getattr(seen, name) for name, none in unspecified.items() if getattr(seen, name) != none}
     )

@@ -23,6 +23,7 @@ from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
 from telecine.backends.deepstream.bitstream_builder import Splice, parts_of, splices
 from telecine.backends.remux.output_buffers import PinnedRows, TorchRows
 from telecine.backends.remux.remux import by_halves
+from telecine.bitstream.h273 import matrix_code
 from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable, DeadlineError
 from telecine.plan.decode_plan import DecodeRange
@@ -33,9 +34,9 @@ __all__ = ["DeepStreamBackend"]
 _SIDES = {"h264": (16, 4096), "hevc": (144, 8192)}
 """Sides of a picture in pixels that NVDEC takes: smaller ones than it allows hang the library."""
 _LAYOUTS = ("yuv420p", "yuvj420p")
-_COLOURS = {"bt709": 1, "bt470bg": 6, "smpte170m": 6, "unknown": 6}
-"""Matrices that it converts by, by FFmpeg's names, and the code point that it knows each by. It looks at the primaries
-alone, so primaries, transfer and matrix all get that."""
+_COLOURS = {"bt709": "bt709", **dict.fromkeys(("bt470bg", "smpte170m", "unknown"), "smpte170m")}
+"""The matrix that it converts by, for each matrix coefficients that it can convert. It looks at the primaries alone, so
+primaries, transfer and matrix are all written with that code point."""
 _MOST_WORKERS = 16
 _WORKERS = 8
 _SIZES = ("TELECINE_POOL_SIZE", "VLLM_MEDIA_LOADING_THREAD_COUNT")
@@ -317,7 +318,7 @@ def _refuse(request: DecodeRequest) -> str:
             reason = f"takes pictures of {least} to {most} pixels a side in {codec}, not {sides[0]}x{sides[1]}"
     if reason:
         raise BackendUnavailable(f"{request.source.name}: deepstream {reason}; use backend='pyav'")
-    point = _COLOURS[info.color_space]
+    point = matrix_code(_COLOURS[info.color_space])
     full = info.color_range == "pc" or info.pixel_format == "yuvj420p"
     names = ("colour_primaries", "transfer_characteristics", "matrix_coefficients")
     return ":".join([*(f"{name}={point}" for name in names), f"video_full_range_flag={int(full)}"])

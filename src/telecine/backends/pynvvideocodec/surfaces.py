@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from telecine.backends.base import Decoded, DecodeRequest
 from telecine.backends.cuda_output import Memory, device_number, extension, form, native_geometry
+from telecine.bitstream.h273 import matrix_code, range_code
 from telecine.errors import BackendUnavailable
 
 __all__ = ["Surface", "SurfaceRows", "as_frame", "surface_of"]
@@ -19,11 +20,6 @@ _LAYOUTS = {"NV12": ("420", 8), "P016": ("420", 16), "NV16": ("422", 8), "P216":
             "YUV444_16Bit": ("444", 16)}  # fmt: skip
 """By the library's names of formats: chroma, bits of a sample in memory."""
 _SHIFTS = {"420": (1, 1), "422": (1, 0), "444": (0, 0)}
-_MATRICES = {
-    "gbr": 0, "bt709": 1, "fcc": 4, "bt470bg": 5, "smpte170m": 6, "smpte240m": 7, "ycgco": 8, "bt2020nc": 9,
-    "bt2020c": 10,
-}  # fmt: skip
-"""Matrix coefficients of ITU-T H.273 by FFmpeg's names; where there is none, they are unspecified."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +99,8 @@ def as_frame(request: DecodeRequest, surface: Surface) -> Any:
         view = np.frombuffer(memoryview(target), np.uint8).reshape(-1, target.line_size)
         raw = np.ascontiguousarray(plane).view(np.uint8).reshape(plane.shape[0], -1)
         view[: raw.shape[0], : raw.shape[1]] = raw
-    picture.colorspace = _MATRICES.get(request.info.color_space, 2)
-    picture.color_range = {"tv": 1, "pc": 2}.get(request.info.color_range, 0)
+    picture.colorspace = matrix_code(request.info.color_space)
+    picture.color_range = range_code(request.info.color_range)
     return picture
 
 

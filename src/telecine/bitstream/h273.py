@@ -1,0 +1,47 @@
+"""Code points of ITU-T H.273 (matrix, primaries, transfer) and of the colour range, with FFmpeg's names for them."""
+
+from __future__ import annotations
+
+__all__ = [
+    "FULL_RANGE", "LIMITED_RANGE", "MATRICES", "PRIMARIES", "RANGES", "RGB_MATRIX", "TRANSFERS", "UNSPECIFIED",
+    "UNSPECIFIED_RANGE", "matrix_code", "range_code",
+]  # fmt: skip
+
+UNSPECIFIED = 2
+"""Code point of an unspecified matrix, transfer or set of primaries."""
+RGB_MATRIX = 0
+"""Matrix coefficients of pictures that are stored as RGB."""
+UNSPECIFIED_RANGE, LIMITED_RANGE, FULL_RANGE = 0, 1, 2
+"""Values of FFmpeg's AVColorRange."""
+
+MATRICES = {
+    0: "gbr", 1: "bt709", 4: "fcc", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "ycgco", 9: "bt2020nc",
+    10: "bt2020c", 14: "ictcp",
+}  # fmt: skip
+"""Names of matrix coefficients (H.273 table 4). FFmpeg converts by the unspecified matrix where a code is missing."""
+PRIMARIES = {
+    1: "bt709", 4: "bt470m", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "film", 9: "bt2020", 10: "smpte428",
+    11: "smpte431", 12: "smpte432", 22: "ebu3213",
+}  # fmt: skip
+"""Names of colour primaries (H.273 table 2)."""
+TRANSFERS = {
+    1: "bt709", 4: "bt470m", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "linear", 9: "log100", 10: "log316",
+    11: "iec61966-2-4", 12: "bt1361e", 13: "iec61966-2-1", 14: "bt2020-10", 15: "bt2020-12", 16: "smpte2084",
+    17: "smpte428", 18: "arib-std-b67",
+}  # fmt: skip
+"""Names of transfer characteristics (H.273 table 3); "smpte2084" is PQ and "arib-std-b67" is HLG."""
+RANGES = {LIMITED_RANGE: "tv", FULL_RANGE: "pc"}
+"""Names of colour ranges."""
+
+_MATRIX_CODES = {name: code for code, name in MATRICES.items()}
+_RANGE_CODES = {name: code for code, name in RANGES.items()}
+
+
+def matrix_code(name: str) -> int:
+    """Return the code point of matrix coefficients; :data:`UNSPECIFIED` for any other name, such as "unknown"."""
+    return _MATRIX_CODES.get(name, UNSPECIFIED)
+
+
+def range_code(name: str) -> int:
+    """Return the AVColorRange value of a name; :data:`UNSPECIFIED_RANGE` for any other name, such as "unknown"."""
+    return _RANGE_CODES.get(name, UNSPECIFIED_RANGE)
