@@ -394,5 +394,5 @@ def test_memory_that_runs_out_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatc
         raise MemoryError
 
     monkeypatch.setattr(type(backend), "decode", lambda self, request: decode(request))
-    with pytest.raises(telecine.LimitError, match="not enough memory for it"):
+    with pytest.raises(telecine.OverloadedError, match="not enough memory for it"):
         telecine.load(CLIPS["base.mp4"].path(), num_frames=2)

@@ -134,7 +134,7 @@ def test_opencv_is_given_no_interlaced_video_of_these_codecs_either(name: str) -
     """It gives memory that nobody has written to, and reports success."""
     pytest.importorskip("cv2")
     for wanted in ([0], [13], None):
-        with pytest.raises(telecine.BackendUnavailable, match="interlaced"):
+        with pytest.raises(telecine.UnsupportedVideoError, match="interlaced"):
             telecine.load(clip(name), backend="opencv", indices=wanted)
 
 

@@ -16,8 +16,10 @@ from telecine.errors import (
     LimitError,
     NoVideoError,
     OptionsError,
+    OverloadedError,
     SourceError,
     TelecineError,
+    UnsupportedVideoError,
 )
 from telecine.frames import Frame, Frames, Report
 from telecine.index.video_info import VideoInfo
@@ -43,6 +45,7 @@ __all__ = [
     "Limits",
     "NoVideoError",
     "OptionsError",
+    "OverloadedError",
     "Pool",
     "PoolFuture",
     "Report",
@@ -50,6 +53,7 @@ __all__ = [
     "SourceError",
     "TelecineError",
     "Timeline",
+    "UnsupportedVideoError",
     "VideoInfo",
     "backends",
     "load",

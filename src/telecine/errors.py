@@ -1,23 +1,25 @@
-"""Every error telecine raises, in one tree.
+"""The errors of telecine, in one tree.
 
 ::
 
     TelecineError
-    ├── OptionsError        (ValueError)    the call is wrong: an option, a value, a combination
-    ├── SourceError         (ValueError)    what was given is not a readable video file
-    │   └── NoVideoError                    it is a media file, but has no video that can be decoded
-    ├── DecodeError         (ValueError)    the video is damaged where it was asked for
-    ├── LimitError          (ValueError)    the request is larger than the limits allow
-    ├── BackendUnavailable  (ImportError)   the chosen backend does not work on this machine
-    ├── DeadlineError       (TimeoutError)  the time given was used up
-    └── Cancelled                           somebody withdrew the request
+    ├── OptionsError           (ValueError)    bad request: an option, a value, a combination of them
+    ├── SourceError            (ValueError)    bad video: the source is not a readable media file
+    │   └── NoVideoError                       bad video: a media file without a video that can be decoded
+    ├── DecodeError            (ValueError)    bad video: damaged where frames were asked for
+    ├── UnsupportedVideoError  (ValueError)    bad video for this backend: a codec or pixel format it cannot decode
+    ├── LimitError             (ValueError)    the request is larger than a limit allows
+    ├── BackendUnavailable     (ImportError)   a library, a driver or a device is missing
+    ├── OverloadedError        (RuntimeError)  the machine is full: queue, threads, memory, disk
+    ├── DeadlineError          (TimeoutError)  the timeout of the request passed
+    └── Cancelled                              the request was cancelled
 
-Each class is also the built-in that a Python user would expect, and each carries the exit code of the command line and
-the HTTP status of a server, so that the edges need one ``except TelecineError``. Bad input is a ``ValueError``: serving
-engines turn that into an HTTP 400.
+Each class is also the built-in exception that a Python user expects. Each has the exit code of the command line and the
+HTTP status of a server, so both need a single ``except TelecineError``. Bad requests and bad videos are ``ValueError``,
+which serving engines turn into HTTP 400. Overload is not: the same request may succeed later.
 
-A message says what was given, what is allowed and what to do. It never holds bytes of the input, nor the credentials or
-the query of a URL.
+A message says what was given, what is allowed and what to do. It never contains bytes of the input, nor the credentials
+or the query of a URL. Exceptions that the user's own code raises, such as ``KeyboardInterrupt``, come out unchanged.
 """
 
 from __future__ import annotations
@@ -30,27 +32,31 @@ __all__ = [
     "LimitError",
     "NoVideoError",
     "OptionsError",
+    "OverloadedError",
     "SourceError",
     "TelecineError",
+    "UnsupportedVideoError",
 ]
 
 
 class TelecineError(Exception):
-    """Base of all errors of this package."""
+    """Base class of all errors of this package."""
 
     exit_code: int = 1
+    """Exit code of the command line."""
     http_status: int = 500
+    """HTTP status for a server to answer with."""
 
 
 class OptionsError(TelecineError, ValueError):
-    """The call is wrong: an unknown option, a value out of range, options that contradict each other."""
+    """The request is wrong: an unknown option, a value out of range, or options that contradict each other."""
 
     exit_code = 2
     http_status = 400
 
 
 class SourceError(TelecineError, ValueError):
-    """The source cannot be read as a video file: missing, empty, text, truncated before its header, not a video."""
+    """The source cannot be read as a media file: it is missing, empty, truncated in its header, or something else."""
 
     exit_code = 3
     http_status = 400
@@ -61,35 +67,49 @@ class NoVideoError(SourceError):
 
 
 class DecodeError(TelecineError, ValueError):
-    """The video is damaged: nothing could be decoded or, with ``errors="strict"``, a wanted frame is lost."""
+    """The video is damaged: no frame could be decoded or, with ``errors="strict"``, a requested frame is lost."""
 
     exit_code = 3
     http_status = 400
 
 
+class UnsupportedVideoError(TelecineError, ValueError):
+    """This backend, GPU or FFmpeg build cannot decode this codec, pixel format or size; another backend may."""
+
+    exit_code = 3
+    http_status = 415
+
+
 class LimitError(TelecineError, ValueError):
-    """The request is larger than a limit allows."""
+    """The request is larger than a limit allows; it fails in the same way each time."""
 
     exit_code = 4
     http_status = 413
 
 
 class BackendUnavailable(TelecineError, ImportError):
-    """The chosen backend does not work on this machine; the message says why and what to install."""
+    """A library, a driver or a device is missing on this machine; the message says what to install or to choose."""
 
     exit_code = 5
     http_status = 501
 
 
+class OverloadedError(TelecineError, RuntimeError):
+    """The machine is full: a queue, its threads, its memory or its disk. The same request may succeed later."""
+
+    exit_code = 7
+    http_status = 503
+
+
 class DeadlineError(TelecineError, TimeoutError):
-    """The request did not finish within its ``timeout``."""
+    """The request did not finish within its timeout."""
 
     exit_code = 6
     http_status = 504
 
 
 class Cancelled(TelecineError):
-    """The request was withdrawn before it finished."""
+    """The request was cancelled before it finished."""
 
     exit_code = 130
     http_status = 499

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from telecine.backends.base import Backend, Decoded, DecodeRequest, get, ready
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
-from telecine.errors import DecodeError, LimitError, OptionsError
+from telecine.errors import DecodeError, LimitError, OptionsError, OverloadedError
 from telecine.frames import Frames, Report
 from telecine.index.packet_index import PacketIndex, read_index
 from telecine.index.video_info import VideoInfo, describe
@@ -227,7 +227,7 @@ def _decoded(backend: Backend, request: DecodeRequest) -> Decoded:
     try:
         return backend.decode(request)
     except MemoryError as error:
-        raise LimitError(
+        raise OverloadedError(
             f"{request.source.name}: there was not enough memory for it; ask for fewer frames or a smaller size"
         ) from error
 

@@ -38,7 +38,7 @@ def test_frame_recovery_puts_no_other_frame_in_the_place_of_a_lost_one() -> None
 def test_interlaced_video_is_refused() -> None:
     """OpenCV cannot convert it, gives the picture before, or none at all, and reports success."""
     for name in ("h264_mbaff.mp4", "interlaced.mp4"):
-        with pytest.raises(telecine.BackendUnavailable, match="interlaced"):
+        with pytest.raises(telecine.UnsupportedVideoError, match="interlaced"):
             telecine.load(CLIPS[name].path(), backend="opencv")
 
 
@@ -54,7 +54,7 @@ def turning_interlaced(monkeypatch: pytest.MonkeyPatch) -> bytes:
 
 def test_video_that_becomes_interlaced_is_refused(turning_interlaced: bytes) -> None:
     for wanted in ([15], None):
-        with pytest.raises(telecine.BackendUnavailable, match="interlaced"):
+        with pytest.raises(telecine.UnsupportedVideoError, match="interlaced"):
             telecine.load(turning_interlaced, backend="opencv", indices=wanted)
     assert len(telecine.load(turning_interlaced, backend="opencv", indices=[3, 7])) == 2
 

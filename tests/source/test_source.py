@@ -30,7 +30,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telecine.deadline import Deadline
-from telecine.errors import Cancelled, DeadlineError, LimitError, OptionsError, SourceError
+from telecine.errors import Cancelled, DeadlineError, LimitError, OptionsError, OverloadedError, SourceError
 from telecine.limits import Limits
 from telecine.source import source as source_module
 from telecine.source import urls as urls
@@ -639,7 +639,7 @@ def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with tempfile.NamedTemporaryFile() as place:
         monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Full(place.name, "r+"))
-        with pytest.raises(LimitError, match=r"temporary folder \(No space left on device\).*TMPDIR"):
+        with pytest.raises(OverloadedError, match=r"temporary folder \(No space left on device\).*TMPDIR"):
             opened(Stream(LARGE))
 
 

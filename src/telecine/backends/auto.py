@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from telecine.backends.base import BackendStatus, Decoded, DecodeRequest, get
 from telecine.backends.nvdec.backend import OUT, upload
-from telecine.errors import BackendUnavailable
+from telecine.errors import BackendUnavailable, OverloadedError, UnsupportedVideoError
 from telecine.validation import Option
 
 __all__ = ["NvdecOrPyAV"]
@@ -39,7 +39,7 @@ class NvdecOrPyAV:
         on_gpu = replace(request, options={"out": request.options["out"]})
         try:
             decoded = get("nvdec").decode(on_gpu)
-        except BackendUnavailable as error:
+        except (UnsupportedVideoError, BackendUnavailable, OverloadedError) as error:
             return self._on_cpu(request, str(error))
         if decoded.kept.all():
             return replace(decoded, backend="nvdec")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from telecine.backends.base import DecodeRequest
 from telecine.bitstream.h273 import matrix_code
-from telecine.errors import BackendUnavailable
+from telecine.errors import BackendUnavailable, OverloadedError, TelecineError, UnsupportedVideoError
 from telecine.index.video_info import VideoInfo
 from telecine.pixels.geometry import Geometry
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "PIXEL_FORMATS", "Memory", "device_number", "extension", "form", "inexact", "native_geometry", "torch_memory",
-    "unconvertible",
+    "PIXEL_FORMATS", "Memory", "device_error", "device_number", "extension", "form", "inexact", "native_geometry",
+    "torch_memory", "unconvertible",
 ]  # fmt: skip
 
 _INEXACT = frozenset("mpeg1video mpeg2video mpeg4".split())
@@ -101,19 +101,37 @@ def device_number(device: str) -> int:
     return 0
 
 
+_ERRORS: dict[str, type[TelecineError]] = {"unsupported": UnsupportedVideoError, "memory": OverloadedError}
+
+
+def device_error(subject: str, error: Exception, kind: str = "") -> TelecineError:
+    """Convert an error of the extension or of torch: unsupported video, a full device, or no usable one.
+
+    Args:
+        subject: begins the message.
+        error: what was raised.
+        kind: the extension's name for the kind of failure, where the error does not carry it.
+    """
+    reason, named = error.args[0] if error.args else "", error.args[1] if len(error.args) > 1 else kind
+    if type(error).__name__ == "OutOfMemoryError":
+        named = "memory"
+    first_line = next(iter(str(reason).splitlines()), type(error).__name__)
+    return _ERRORS.get(str(named), BackendUnavailable)(f"{subject}: {first_line}")
+
+
 def torch_memory(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """A tensor ``uint8`` to be filled.
 
     Raises:
-        BackendUnavailable: torch knows no such device, or it has no memory left.
+        BackendUnavailable: torch knows no such device.
+        OverloadedError: the device has no memory left.
     """
     import torch
 
     try:
         return torch.empty(shape, dtype=torch.uint8, device=device)
     except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise BackendUnavailable(f"no memory for the frames on {device}: {reason}") from error
+        raise device_error(f"no memory for the frames on {device}", error) from error
 
 
 class Memory:

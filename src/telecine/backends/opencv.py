@@ -15,7 +15,7 @@ from telecine.backends.remux.remux import Reel, chapters, cut, doubtful, make_re
 from telecine.bitstream import allows_fields
 from telecine.bitstream.annexb import ByteStream
 from telecine.bitstream.hevc import is_progressive
-from telecine.errors import BackendUnavailable, OptionsError
+from telecine.errors import OptionsError, UnsupportedVideoError
 from telecine.plan.decode_plan import DecodeRange
 from telecine.system import usable_cores
 from telecine.validation import Option
@@ -93,7 +93,7 @@ def _decode(request: DecodeRequest, runs: tuple[DecodeRange, ...], rows: HostRow
     fields = _may_hold_fields(request, runs[0])
     known = request.info.interlaced or bool(request.index.second_field.any())
     if known or (fields and _begins_interlaced(request, runs[0])):
-        raise BackendUnavailable(
+        raise UnsupportedVideoError(
             f"{request.source.name}: its pictures are interlaced, and OpenCV's conversion fails on those without "
             "saying so; use backend='pyav'"
         )
@@ -120,7 +120,7 @@ def _decode(request: DecodeRequest, runs: tuple[DecodeRange, ...], rows: HostRow
             last = picture
         seen.add(position)
     if not seen and request.index.codec in _MAYBE_MISSING:
-        raise BackendUnavailable(
+        raise UnsupportedVideoError(
             f"{request.source.name}: OpenCV gave no frame of it; its FFmpeg seems to have no decoder for "
             f"{request.index.codec} without a GPU. Use backend='pyav'"
         )
@@ -218,7 +218,7 @@ def _open(reel: Reel, threads: int) -> Any:
     reader: Any = io.BytesIO(reel.data)
     capture = cv2.VideoCapture(reader, cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, threads])
     if not capture.isOpened():
-        raise BackendUnavailable(f"the FFmpeg of OpenCV {cv2.__version__} has no decoder for this; use backend='pyav'")
+        raise UnsupportedVideoError(f"OpenCV {cv2.__version__}: its FFmpeg has no decoder for this; use backend='pyav'")
     # a reel has no orientation, but the bitstream may carry one
     capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 0)
     return capture

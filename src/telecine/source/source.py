@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from telecine.deadline import Deadline
-from telecine.errors import LimitError, OptionsError, SourceError
+from telecine.errors import OptionsError, OverloadedError, SourceError
 from telecine.limits import Limits
 from telecine.source.http import fetch
 from telecine.source.urls import ByteLimit, decode_data_url, path_of_file_url, printable, url_name
@@ -351,7 +351,7 @@ def _room_needed(name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise LimitError(
+        raise OverloadedError(
             f"{name}: no room for it in the temporary folder ({error.strerror}); free some or set TMPDIR to another"
         ) from error
 

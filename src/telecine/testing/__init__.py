@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from telecine.backends.base import get
-from telecine.errors import BackendUnavailable
+from telecine.errors import UnsupportedVideoError
 from telecine.settings import choose
 from telecine.testing.cases import CASES, Case, Subject, Unequal
 
@@ -73,7 +73,7 @@ def _outcome(case: Case, subject: Subject) -> Outcome:
     usual = _TOLERANCE[subject.device.partition(":")[0]]
     try:
         largest = case.check(subject)
-    except BackendUnavailable as error:
+    except UnsupportedVideoError as error:
         if case.refusable:
             return Outcome(case.name, "refused", str(error).partition(": ")[2] or str(error))
         return Outcome(case.name, "fails", f"it must not refuse this: {error}")

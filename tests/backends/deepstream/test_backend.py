@@ -243,7 +243,7 @@ def test_after_its_own_timeout_a_worker_is_not_used_again(start: Callable[..., F
 def test_what_the_hardware_refuses_is_refused_with_its_reason(start: Callable[..., FakeDeepStream]) -> None:
     """And soon: each try costs a worker."""
     library = start(fails="Failed to process frame.")
-    with pytest.raises(telecine.BackendUnavailable, match="cannot decode it: Failed to process frame"):
+    with pytest.raises(telecine.UnsupportedVideoError, match="cannot decode it: Failed to process frame"):
         load("h264_long_gop.mp4")
     assert len(library.calls) == 2
     assert all(closes(pool) for pool in library.pools)
@@ -347,7 +347,7 @@ def test_rotation_is_applied(start: Callable[..., FakeDeepStream]) -> None:
 )
 def test_what_it_cannot_do_rightly_is_refused(start: Callable[..., FakeDeepStream], name: str, reason: str) -> None:
     library = start()
-    with pytest.raises(telecine.BackendUnavailable, match=reason):
+    with pytest.raises(telecine.UnsupportedVideoError, match=reason):
         load(name)
     assert not library.calls
 
@@ -358,7 +358,7 @@ def test_pictures_that_are_too_small_for_the_hardware_are_refused(
     """It hangs on those."""
     start()
     monkeypatch.setitem(deepstream._SIDES, "hevc", (144, 8192))
-    with pytest.raises(telecine.BackendUnavailable, match="144 to 8192 pixels a side in hevc, not 96x64"):
+    with pytest.raises(telecine.UnsupportedVideoError, match="144 to 8192 pixels a side in hevc, not 96x64"):
         load("hevc_cut.mp4")
 
 

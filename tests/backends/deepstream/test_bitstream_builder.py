@@ -17,7 +17,7 @@ from telecine.backends.deepstream.mkv_writer import STEP, Block, matroska
 from telecine.bitstream import RandomAccess
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
-from telecine.errors import BackendUnavailable
+from telecine.errors import UnsupportedVideoError
 from telecine.index.packet_index import read_index
 from telecine.limits import Limits
 from telecine.plan.decode_plan import DecodeRange, make_plan
@@ -130,5 +130,5 @@ def test_what_is_too_much_for_one_call_is_divided(monkeypatch: pytest.MonkeyPatc
 
 
 def test_fields_are_refused() -> None:
-    with pytest.raises(BackendUnavailable, match="interlaced"):
+    with pytest.raises(UnsupportedVideoError, match="interlaced"):
         Opened("h264_paff.mp4").splices(0)

@@ -25,7 +25,7 @@ from telecine.backends.nvdec import batches as stretches_module
 from telecine.backends.nvdec.backend import NvdecBackend
 from telecine.bitstream import RandomAccess
 from telecine.deadline import Deadline
-from telecine.errors import BackendUnavailable, Cancelled, DeadlineError, OptionsError
+from telecine.errors import BackendUnavailable, Cancelled, DeadlineError, OptionsError, UnsupportedVideoError
 from telecine.index.packet_index import PacketIndex
 from telecine.index.video_info import VideoInfo
 from telecine.pixels.geometry import Geometry
@@ -209,14 +209,14 @@ def test_labels_ascend_in_display_order() -> None:
     ],
 )
 def test_what_the_hardware_cannot_do_is_refused(double: Double, info: dict[str, Any], turns: int, reason: str) -> None:
-    with pytest.raises(BackendUnavailable, match=reason):
+    with pytest.raises(UnsupportedVideoError, match=reason):
         NvdecBackend().decode(_request(gop(0, 3), [0], info=info, turns=turns))
 
 
 @pytest.mark.parametrize("codec", ["mpeg1video", "mpeg2video", "mpeg4"])
 def test_codecs_without_an_exact_transform_are_refused(double: Double, codec: str) -> None:
     request = _request(gop(0, 3), [0], info={"codec": codec})
-    with pytest.raises(BackendUnavailable, match="gives other pictures"):
+    with pytest.raises(UnsupportedVideoError, match="gives other pictures"):
         NvdecBackend().decode(request)
 
 
@@ -246,7 +246,7 @@ def test_a_failing_driver_is_noted_and_a_missing_capability_raises(double: Doubl
     double.set(create_failures=1)
     decoded = NvdecBackend().decode(_request(gop(0, 9), [8]))
     assert not decoded.kept.any() and any("making a decoder session" in note for note in decoded.notes)
-    with pytest.raises(BackendUnavailable, match="4096x4096"):
+    with pytest.raises(UnsupportedVideoError, match="4096x4096"):
         NvdecBackend().decode(_request(gop(0, 3), [0], shape=Shape(8192, 64)))
 
 
@@ -292,7 +292,7 @@ def test_frames_are_those_of_the_cpu(clip: Clip, size: int | None, gpu: None) ->
     reference = telecine.load(path, num_frames=40, size=size, backend="pyav")
     try:
         frames = telecine.load(path, num_frames=40, size=size, backend="nvdec", device="cuda", out="numpy")
-    except BackendUnavailable as error:
+    except UnsupportedVideoError as error:
         assert (reference.info.codec, reference.info.pixel_format) not in _SURELY or "less than" in str(error)
         pytest.skip(str(error))
     if not clip.damaged and not clip.lost and not reference.report.lost:

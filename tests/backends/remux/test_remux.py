@@ -13,7 +13,7 @@ from support.clips import CLIPS, Clip
 from telecine.backends.remux.remux import STEP, by_halves, chapters, cut, doubtful, make_reel, only
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
-from telecine.errors import BackendUnavailable
+from telecine.errors import UnsupportedVideoError
 from telecine.index.packet_index import PacketIndex, read_index
 from telecine.limits import Limits
 from telecine.plan.decode_plan import DecodeRange, make_plan
@@ -90,7 +90,7 @@ def test_it_has_no_orientation() -> None:
 
 def test_a_codec_that_does_not_fit_is_refused_with_a_reason() -> None:
     opened = Opened("gif.gif")
-    with pytest.raises(BackendUnavailable, match="cannot be handed over in a file"):
+    with pytest.raises(UnsupportedVideoError, match="cannot be handed over in a file"):
         make_reel(opened.demuxer, opened.index, opened.runs(), Deadline())
 
 

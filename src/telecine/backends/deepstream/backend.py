@@ -25,7 +25,7 @@ from telecine.backends.remux.output_buffers import PinnedRows, TorchRows
 from telecine.backends.remux.remux import by_halves
 from telecine.bitstream.h273 import matrix_code
 from telecine.deadline import Deadline
-from telecine.errors import BackendUnavailable, DeadlineError
+from telecine.errors import BackendUnavailable, DeadlineError, UnsupportedVideoError
 from telecine.plan.decode_plan import DecodeRange
 from telecine.validation import Option
 
@@ -160,7 +160,7 @@ class _Work:
         """What the hardware cannot do fails at the first picture, and so again: each time it costs a worker."""
         self._refusals += bool(result.error) and not result.n_total
         if self._refusals >= _REFUSALS and not self._rows.kept.any():
-            raise BackendUnavailable(f"{self._request.source.name}: deepstream cannot decode it: {result.error}")
+            raise UnsupportedVideoError(f"{self._request.source.name}: deepstream cannot decode it: {result.error}")
 
     def _call(self, splice: Splice, **targets: Any) -> Any:
         """Let a worker decode, and come back in time even if it does not.
@@ -317,7 +317,7 @@ def _refuse(request: DecodeRequest) -> str:
         if min(sides) < least or max(sides) > most:
             reason = f"takes pictures of {least} to {most} pixels a side in {codec}, not {sides[0]}x{sides[1]}"
     if reason:
-        raise BackendUnavailable(f"{request.source.name}: deepstream {reason}; use backend='pyav'")
+        raise UnsupportedVideoError(f"{request.source.name}: deepstream {reason}; use backend='pyav'")
     point = matrix_code(_COLOURS[info.color_space])
     full = info.color_range == "pc" or info.pixel_format == "yuvj420p"
     names = ("colour_primaries", "transfer_characteristics", "matrix_coefficients")

@@ -24,7 +24,7 @@ from telecine.bitstream import Leading, RandomAccess, scanner_for
 from telecine.bitstream.annexb import ByteStream
 from telecine.bitstream.h264 import FrameNumbers, H264Scanner
 from telecine.bitstream.nal import nal_type
-from telecine.errors import BackendUnavailable
+from telecine.errors import UnsupportedVideoError
 from telecine.index.packet_index import PacketIndex
 from telecine.plan.decode_plan import DecodeRange
 
@@ -128,7 +128,7 @@ def splices(request: DecodeRequest, parts: Iterable[DecodeRange], colours: str) 
         colours: options of FFmpeg's bitstream filters ``h264_metadata`` and ``hevc_metadata``.
 
     Raises:
-        BackendUnavailable: pictures of two fields, or headers that cannot be rewritten.
+        UnsupportedVideoError: pictures of two fields, or headers that cannot be rewritten.
     """
     waiting: list[_Piece] = []
     reader = _Reader(request, colours)
@@ -227,7 +227,7 @@ class _Reader:
             return
         head = H264Scanner(self._extradata).head_of(packet)
         if head is not None and not head.sps.frame_mbs_only:
-            raise BackendUnavailable(
+            raise UnsupportedVideoError(
                 f"{self._request.source.name}: deepstream does not give interlaced H.264 as it is; use backend='pyav'"
             )
 
@@ -312,7 +312,7 @@ class _Paint:
             found = b""
         units = [unit.rstrip(b"\0") for unit in found.split(_CODE)[1:]]
         if len(units) != headers.count(_CODE):
-            raise BackendUnavailable(
+            raise UnsupportedVideoError(
                 f"{self._name}: its headers cannot be rewritten with the colours that deepstream needs; "
                 "use backend='pyav'"
             )

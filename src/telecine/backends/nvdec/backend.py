@@ -19,6 +19,7 @@ from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
 from telecine.backends.cuda_output import (
     PIXEL_FORMATS,
     Memory,
+    device_error,
     device_number,
     extension,
     form,
@@ -27,7 +28,7 @@ from telecine.backends.cuda_output import (
     unconvertible,
 )
 from telecine.backends.nvdec.batches import batches
-from telecine.errors import BackendUnavailable, DeadlineError, OptionsError
+from telecine.errors import DeadlineError, OptionsError, UnsupportedVideoError
 from telecine.validation import Option
 
 __all__ = ["OUT", "NvdecBackend", "stats", "upload", "warm_up"]
@@ -84,7 +85,7 @@ class NvdecBackend:
             self._devices.add(device)
             return _decode(request, nvdec, device, out)
         except nvdec.NvdecError as error:
-            raise BackendUnavailable(f"nvdec: {error.args[0]}") from error
+            raise device_error("nvdec", error) from error
 
 
 def warm_up(
@@ -116,7 +117,7 @@ def warm_up(
             for height, width in wanted:
                 nvdec.warm_up(number, codec, "420", depth, width, height, each)
     except nvdec.NvdecError as error:
-        raise BackendUnavailable(f"nvdec: {error.args[0]}") from error
+        raise device_error("nvdec", error) from error
 
 
 def upload(frames: npt.NDArray[np.uint8], device: str, out: str) -> tuple[Any, str]:
@@ -132,13 +133,13 @@ def upload(frames: npt.NDArray[np.uint8], device: str, out: str) -> tuple[Any, s
         try:
             return torch.from_numpy(frames).to(torch.device("cuda", number)), f"cuda:{number}"
         except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-            raise BackendUnavailable(f"device is {device!r}, but PyTorch cannot use it: {error}") from error
+            raise device_error(f"device is {device!r}, but PyTorch cannot use it", error) from error
     nvdec = extension()
     try:
         array = nvdec.DeviceArray(number, frames.shape)
         array.fill(frames)
     except nvdec.NvdecError as error:
-        raise BackendUnavailable(f"device is {device!r}, but it cannot be used: {error.args[0]}") from error
+        raise device_error(f"device is {device!r}, but it cannot be used", error) from error
     return array, f"cuda:{number}"
 
 
@@ -152,7 +153,7 @@ def stats(device: int = 0) -> dict[str, int]:
     try:
         return dict(nvdec.stats(device))
     except nvdec.NvdecError as error:
-        raise BackendUnavailable(f"nvdec: {error.args[0]}") from error
+        raise device_error("nvdec", error) from error
 
 
 def _output(request: DecodeRequest) -> str:
@@ -165,7 +166,7 @@ def _output(request: DecodeRequest) -> str:
 
 
 def _require(request: DecodeRequest, nvdec: ModuleType, device: int) -> None:
-    """Raise BackendUnavailable with the reason if the hardware, or the conversion, cannot do this video."""
+    """Raise UnsupportedVideoError with the reason if the hardware, or the conversion, cannot do this video."""
     info, geometry = request.info, request.geometry
     reason = inexact(info.codec)
     if reason is None and info.codec not in _CODECS:
@@ -175,7 +176,7 @@ def _require(request: DecodeRequest, nvdec: ModuleType, device: int) -> None:
         size = geometry.stored_width, geometry.stored_height
         reason = nvdec.refusal(device, info.codec, *PIXEL_FORMATS[info.pixel_format], *size)
     if reason is not None:
-        raise BackendUnavailable(f"nvdec: {reason}")
+        raise UnsupportedVideoError(f"nvdec: {reason}")
 
 
 def _decode(request: DecodeRequest, nvdec: ModuleType, device: int, out: str) -> Decoded:
@@ -210,7 +211,7 @@ def _decode(request: DecodeRequest, nvdec: ModuleType, device: int, out: str) ->
             raise DeadlineError("the decode was stopped before its end")
         if result.failure is not None:
             if result.failure_kind != "driver":
-                raise BackendUnavailable(f"nvdec: {result.failure}")
+                raise device_error("nvdec", RuntimeError(result.failure), result.failure_kind)
             failures[result.failure] = None
         loss[batch.wanted[:, 1]] = np.frombuffer(result.loss, np.uint8)
     decoding = time.perf_counter()

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from telecine.backends.base import DecodeRequest
 from telecine.backends.parser_order import places
 from telecine.bitstream import RandomAccess
-from telecine.errors import BackendUnavailable
+from telecine.errors import UnsupportedVideoError
 from telecine.index.packet_index import PacketIndex
 from telecine.plan.decode_plan import DecodePlan
 
@@ -91,7 +91,7 @@ def _with_headers(request: DecodeRequest, ordinal: int, packet: Any) -> bytes:
     """A packet that holds what the container has brought beside it: the engine is told of one header."""
     data = request.demuxer.in_band(request.index, ordinal, packet)
     if data is None:
-        raise BackendUnavailable(
+        raise UnsupportedVideoError(
             "nvdec: the container brings other headers in mid-stream, which the engine does not take"
         )
     return data

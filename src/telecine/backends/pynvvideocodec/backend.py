@@ -27,7 +27,7 @@ from telecine.backends.remux.output_buffers import HostRows
 from telecine.backends.remux.remux import cut, doubtful
 from telecine.bitstream import RandomAccess, allows_fields, scanner_for
 from telecine.bitstream.annexb import ByteStream
-from telecine.errors import BackendUnavailable
+from telecine.errors import BackendUnavailable, UnsupportedVideoError
 from telecine.plan.decode_plan import DecodeRange
 from telecine.validation import Option
 
@@ -104,10 +104,10 @@ def _library() -> ModuleType:
     return library
 
 
-def _refused(reason: str, codec: str = "") -> BackendUnavailable:
+def _refused(reason: str, codec: str = "") -> UnsupportedVideoError:
     """The error that sends a user elsewhere; to nvdec as well where it has the codec."""
     also = " or 'nvdec'" if codec in _ON_NVDEC else ""
-    return BackendUnavailable(f"pynvvideocodec: {reason}; use backend='pyav'{also}")
+    return UnsupportedVideoError(f"pynvvideocodec: {reason}; use backend='pyav'{also}")
 
 
 def _require(request: DecodeRequest) -> None:
@@ -233,7 +233,7 @@ class _Work:
         if refusal is None:
             return stop
         if refusal.unsupported and not self._any:
-            raise BackendUnavailable(f"pynvvideocodec: {refusal}") from refusal
+            raise UnsupportedVideoError(f"pynvvideocodec: {refusal}") from refusal
         _log.debug("PyNvVideoCodec failed: %s", refusal)
         self.failures[str(refusal)] = None
         if stop > start:

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from telecine.backends.base import DecodeRequest
-from telecine.errors import BackendUnavailable
+from telecine.errors import BackendUnavailable, OverloadedError, TelecineError, UnsupportedVideoError
 
 __all__ = ["Decoder", "Decoders", "Refusal"]
 
@@ -45,7 +45,9 @@ class Decoder:
         arguments: of the library's function.
 
     Raises:
-        BackendUnavailable: the library makes none; the message says why.
+        UnsupportedVideoError: the GPU has no decoder for the codec or the pixel format.
+        OverloadedError: the GPU has no memory left.
+        BackendUnavailable: the library makes none for another reason.
     """
 
     def __init__(self, library: ModuleType, key: tuple[Any, ...], arguments: dict[str, Any]) -> None:
@@ -61,7 +63,10 @@ class Decoder:
         try:
             self._decoder = library.CreateDecoder(**arguments)
         except Exception as error:
-            raise BackendUnavailable(f"pynvvideocodec: no decoder could be made: {Refusal(error)}") from error
+            refusal = Refusal(error)
+            kind: type[TelecineError] = UnsupportedVideoError if refusal.unsupported else BackendUnavailable
+            kind = OverloadedError if "OUT_OF_MEMORY" in str(refusal) else kind
+            raise kind(f"pynvvideocodec: no decoder could be made: {refusal}") from error
 
     def decode(self, data: bytes, label: int) -> list[tuple[int, Any]]:
         """Give a packet; get frames, in order of presentation, that are valid until the next call.

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.backends.base import Decoded, DecodeRequest
-from telecine.backends.cuda_output import Memory, device_number, extension, form, native_geometry
+from telecine.backends.cuda_output import Memory, device_error, device_number, extension, form, native_geometry
 from telecine.bitstream.h273 import matrix_code, range_code
-from telecine.errors import BackendUnavailable
+from telecine.errors import UnsupportedVideoError
 
 __all__ = ["Surface", "SurfaceRows", "as_frame", "surface_of"]
 
@@ -52,11 +52,11 @@ def surface_of(request: DecodeRequest, frame: Any) -> Surface:
     """Find the picture of a frame of the library.
 
     Raises:
-        BackendUnavailable: there is no conversion from it, or it is larger than allowed.
+        UnsupportedVideoError: there is no conversion from it, or it is larger than allowed.
     """
     name = str(frame.format).rpartition(".")[2]
     if name not in _LAYOUTS:
-        raise BackendUnavailable(f"pynvvideocodec: there is no conversion from its pixel format {name}")
+        raise UnsupportedVideoError(f"pynvvideocodec: there is no conversion from its pixel format {name}")
     chroma, bits = _LAYOUTS[name]
     # its shape may have a last axis of 1, and its planes are one below the other
     tall, wide = (int(side) for side in tuple(frame.shape)[:2])
@@ -64,7 +64,7 @@ def surface_of(request: DecodeRequest, frame: Any) -> Surface:
     if abs(width - request.geometry.stored_width) <= 1:  # chroma makes an odd width even
         width = request.geometry.stored_width
     if height * width > request.max_pixels:
-        raise BackendUnavailable(
+        raise UnsupportedVideoError(
             f"pynvvideocodec: the picture grows to {width}x{height}, and {request.max_pixels} pixels are allowed"
         )
     # its strides are in samples or in bytes, as the version has it
@@ -137,8 +137,7 @@ class SurfaceRows:
             output = nvdec.Output(self._memory.pointer, count, self._memory.stream)
             self._converter = nvdec.SurfaceConverter(self.device, native_geometry(request, nvdec), output)
         except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-            reason = error.args[0] if error.args else error
-            raise BackendUnavailable(f"device is {request.device!r}, but it cannot be used: {reason}") from error
+            raise device_error(f"device is {request.device!r}, but it cannot be used", error) from error
 
     def put(self, rows: tuple[int, ...], surface: Surface) -> None:
         """Begin to fill rows from a picture. It must not change before :meth:`flush`."""
@@ -148,7 +147,7 @@ class SurfaceRows:
         try:
             self._converter.put(native, np.array(rows, np.int64))
         except self._nvdec.NvdecError as error:
-            raise BackendUnavailable(f"pynvvideocodec: {error.args[0]}") from error
+            raise device_error("pynvvideocodec", error) from error
         self.kept[list(rows)] = True
 
     def flush(self) -> None:
@@ -156,7 +155,7 @@ class SurfaceRows:
         try:
             self._converter.finish()
         except self._nvdec.NvdecError as error:
-            raise BackendUnavailable(f"pynvvideocodec: {error.args[0]}") from error
+            raise device_error("pynvvideocodec", error) from error
 
     def decoded(self, notes: tuple[str, ...] = ()) -> Decoded:
         """The result."""

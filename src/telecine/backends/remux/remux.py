@@ -28,7 +28,7 @@ from telecine.bitstream import RandomAccess
 from telecine.bitstream.nal import SEQUENCE_SETS, NalUnits, nal_type
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
-from telecine.errors import BackendUnavailable
+from telecine.errors import UnsupportedVideoError
 from telecine.index.packet_index import PacketIndex
 from telecine.plan.decode_plan import DecodeRange, unreliable_targets
 
@@ -184,7 +184,7 @@ def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[DecodeRange, ...
         deadline: checked while packets are read.
 
     Raises:
-        BackendUnavailable: no such container can hold this codec.
+        UnsupportedVideoError: no such container can hold this codec.
     """
     import av
 
@@ -237,7 +237,7 @@ def _with_headers(demuxer: Demuxer, index: PacketIndex, ordinal: int, packet: Pa
 
     data = demuxer.in_band(index, ordinal, packet)
     if data is None:
-        raise BackendUnavailable(
+        raise UnsupportedVideoError(
             f"{demuxer.name}: its container brings other headers in mid-stream, which cannot be handed over in a file; "
             "use backend='pyav'"
         )
@@ -274,7 +274,7 @@ def _only_stream(file: OutputContainer, demuxer: Demuxer) -> Any:
         file.start_encoding()
     except (av.error.FFmpegError, ValueError) as error:
         detail = getattr(error, "strerror", None) or str(error)
-        raise BackendUnavailable(
+        raise UnsupportedVideoError(
             f"{demuxer.name}: its codec cannot be handed over in a file ({detail}); use backend='pyav'"
         ) from None
     return stream
