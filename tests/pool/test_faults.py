@@ -293,7 +293,7 @@ def run_script(script, path, timeout=40):
         from telecine.backends.base import TABLE
         from support.fake_backends import Gate, steps
         for name in ("Fake", "Costly"):
-            TABLE[name.lower()] = f"fake_backends:{name}"
+            TABLE[name.lower()] = f"support.fake_backends:{name}"
     """)
     return subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", head + textwrap.dedent(script)],

@@ -377,7 +377,7 @@ def test_the_buffer_is_kept_alive_as_long_as_the_source() -> None:
 
 
 def test_a_mapping_of_the_callers_own_is_used_in_place(path: Path) -> None:
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, random_access=mmap.ACCESS_READ) as mapping:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
         with opened(mapping) as source:
             assert source.data == VIDEO
         mapping.seek(0)

@@ -100,10 +100,10 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The backends ``fake``, ``costly`` and some broken ones, for one test."""
     monkeypatch.setattr(sys.modules["telecine.backends.base"], "_made", {})
     table: dict[str, Any] = {
-        "fake": "fake_backends:Fake",
-        "costly": "fake_backends:Costly",
-        "unmakeable": "fake_backends:Unmakeable",
-        "cost_raises": "fake_backends:CostRaises",
+        "fake": "support.fake_backends:Fake",
+        "costly": "support.fake_backends:Costly",
+        "unmakeable": "support.fake_backends:Unmakeable",
+        "cost_raises": "support.fake_backends:CostRaises",
         "missing": "no_such_module:Backend",
     }
     for name, where in table.items():
