@@ -1,4 +1,4 @@
-"""One request, top to bottom: from a source to labelled frames. Read this first."""
+"""One request, from a source to labelled frames: :func:`run_request` shows every step. Read this first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,18 @@ from telecine.settings import choose
 from telecine.source.source import Source, open_source
 from telecine.validation import shown
 
-__all__ = ["IndexAndInfo", "Request", "RequestHooks", "StageTimer", "load", "run_request"]
+__all__ = [
+    "IndexAndInfo",
+    "Request",
+    "RequestHooks",
+    "StageTimer",
+    "label_frames",
+    "load",
+    "memory_errors",
+    "plan_request",
+    "read_index_and_info",
+    "run_request",
+]
 
 
 def load(
@@ -105,7 +116,7 @@ def load(
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What a caller asks for, as far as it can be checked without looking at the source."""
+    """Options of one request, checked as far as that is possible without reading the source."""
 
     source: Any
     sampling: Sampling
@@ -115,7 +126,7 @@ class Request:
     errors: str
     limits: Limits
     options: Mapping[str, Any]
-    """The backend's own, complete and checked."""
+    """The backend's own options, complete and checked."""
 
     @classmethod
     def of(
@@ -129,7 +140,7 @@ class Request:
         limits: Limits | None = None,
         **options: Any,
     ) -> Request:
-        """A request with the options of :func:`load`, all but ``timeout``.
+        """Make a request from the options of :func:`load`, all but ``timeout``.
 
         Raises:
             OptionsError: an option is wrong.
@@ -142,27 +153,28 @@ class Request:
         return cls(source, sampling, size, chosen, device, errors, Limits.of(limits), ready(chosen, options))
 
     def choose(self, index: PacketIndex, info: VideoInfo) -> tuple[npt.NDArray[np.int64], Size]:
-        """Which frames, and at what size. An engine with rules of its own overrides it."""
+        """Return the wanted frame indices and the size of the frames. Integrations with a rule of their own override
+        it."""
         return select(self.sampling, index.timeline), self.size
 
 
 IndexAndInfo: TypeAlias = tuple[PacketIndex, VideoInfo]
-"""All that is known of a video before it is decoded."""
+"""The facts of a video that are read before anything is decoded."""
 
 
 class RequestHooks:
-    """Who runs requests, and what it gives to each. This one runs a request alone; a pool shares the machine."""
+    """Hooks by which a pool shares the machine among requests. These defaults run a request alone."""
 
     def hold_cpu_slot(self, source: Source) -> AbstractContextManager[object]:
-        """Held while the source is worked on, from its first packet to the last frame."""
+        """Return a context that is held from the first packet read to the last frame decoded."""
         return nullcontext()
 
     def get_index(self, source: Source, limits: Limits, read: Callable[[], IndexAndInfo]) -> IndexAndInfo:
-        """What ``read`` finds, or found when the same source was here before."""
+        """Return the index and the facts of a source: those that ``read`` reads, or those of an earlier request."""
         return read()
 
     def reserve_memory(self, decode: DecodeRequest, backend: Backend) -> AbstractContextManager[DecodeRequest]:
-        """Held while the backend decodes: its memory, and its share of the cores, which is in the request it gives."""
+        """Return a context that holds memory during the decode; it gives the request with its share of the cores."""
         return nullcontext(decode)
 
 
@@ -170,76 +182,142 @@ _NO_HOOKS = RequestHooks()
 
 
 def run_request(request: Request, deadline: Deadline, hooks: RequestHooks = _NO_HOOKS) -> Frames:
-    """Do what a request asks for, in this thread.
+    """Run a request in this thread, from the source to the labelled frames.
 
     Args:
-        request: what to do.
+        request: sampling, size, backend and limits.
         deadline: checked between small steps.
-        hooks: what the request may use, and when.
+        hooks: scheduling, index cache and memory budget of a pool.
 
     Raises:
         TelecineError: as :func:`load` says.
     """
-    limits, timer = request.limits, StageTimer()
+    timer, limits = StageTimer(), request.limits
     with timer.measure("source"):
-        opened = open_source(request.source, limits, deadline)
+        source = open_source(request.source, limits, deadline)
     with (
-        opened,
-        hooks.hold_cpu_slot(opened),
+        source,
+        hooks.hold_cpu_slot(source),
         timer.measure("index"),
-        Demuxer(opened, deadline, limits.max_pixels) as demuxer,
+        Demuxer(source, deadline, limits.max_pixels) as demuxer,
     ):
-        index, info = hooks.get_index(opened, limits, lambda: _read_index_and_info(opened, demuxer, limits, deadline))
+        index, info = hooks.get_index(source, limits, lambda: read_index_and_info(demuxer, source, limits, deadline))
         with timer.measure("plan"):
-            wanted, size = request.choose(index, info)
-            geometry = _geometry(info, size)
-            _check_output(opened.name, len(wanted), geometry, limits)
-            plan = make_plan(index, wanted)
+            decode = plan_request(request, demuxer, source, index, info, deadline)
         backend = get(request.backend)
-        decode = DecodeRequest(
-            opened,
-            demuxer,
-            index,
-            info,
-            plan,
-            geometry,
-            deadline,
-            request.device,
-            request.options,
-            limits.max_pixels,
-        )
-        with hooks.reserve_memory(decode, backend) as granted, timer.measure("decode"):
-            decoded = _decoded(backend, granted)
-    report = Report(
-        backend=decoded.backend or request.backend,
-        device=decoded.device,
-        packets_total=plan.packets_total,
-        packets_fed=plan.packets_fed,
-        lost=tuple(np.unique(wanted[~decoded.kept]).tolist()),
-        fallback_reason=decoded.fallback_reason,
-        notes=(*_index_notes(index), *decoded.notes),
-        seconds=timer.seconds | dict(decoded.seconds),
+        with hooks.reserve_memory(decode, backend) as granted, timer.measure("decode"), memory_errors(source.name):
+            decoded = backend.decode(granted)
+    return label_frames(request, decode, decoded, timer.seconds)
+
+
+def read_index_and_info(demuxer: Demuxer, source: Source, limits: Limits, deadline: Deadline) -> IndexAndInfo:
+    """Read the packet index and the facts of a video."""
+    index = read_index(demuxer, limits, deadline)
+    return index, describe(source, demuxer, index, limits)
+
+
+def plan_request(
+    request: Request,
+    demuxer: Demuxer,
+    source: Source,
+    index: PacketIndex,
+    info: VideoInfo,
+    deadline: Deadline,
+    max_chunk_frames: int | None = None,
+) -> DecodeRequest:
+    """Select the frames, check the limits, and plan which packets to decode.
+
+    Args:
+        request: sampling, size and limits.
+        demuxer: of the source; packets that the index did not keep are read from it.
+        source: the encoded video.
+        index: its packet index.
+        info: its facts.
+        deadline: of the decode.
+        max_chunk_frames: frames that are in memory at a time; all when omitted.
+
+    Raises:
+        OptionsError: the options do not fit this video.
+        LimitError: the frames are larger or more than the limits allow.
+    """
+    frames, size = request.choose(index, info)
+    geometry = _fit_geometry(info, size)
+    count = len(frames) if max_chunk_frames is None else min(len(frames), max_chunk_frames)
+    _check_output_limits(source.name, count, geometry, request.limits)
+    return DecodeRequest(
+        source,
+        demuxer,
+        index,
+        info,
+        make_plan(index, frames),
+        geometry,
+        deadline,
+        request.device,
+        request.options,
+        request.limits.max_pixels,
     )
-    return _frames(opened.name, decoded, wanted, index, info, report, request.errors)
 
 
-def _decoded(backend: Backend, request: DecodeRequest) -> Decoded:
+@contextmanager
+def memory_errors(name: str) -> Iterator[None]:
+    """Turn a MemoryError into an :class:`OverloadedError` that names the source."""
     try:
-        return backend.decode(request)
+        yield
     except MemoryError as error:
         raise OverloadedError(
-            f"{request.source.name}: there was not enough memory for it; ask for fewer frames or a smaller size"
+            f"{name}: there was not enough memory for it; ask for fewer frames or a smaller size"
         ) from error
 
 
+def label_frames(
+    request: Request,
+    decode: DecodeRequest,
+    decoded: Decoded,
+    seconds: Mapping[str, float],
+) -> Frames:
+    """Return the decoded frames with their indices, times and report, without those that could not be decoded.
+
+    Raises:
+        DecodeError: no frame could be decoded or, with ``errors="strict"``, not every frame.
+    """
+    wanted, kept = decode.plan.frames, decoded.kept
+    report = Report(
+        backend=decoded.backend or request.backend,
+        device=decoded.device,
+        packets_total=decode.plan.packets_total,
+        packets_fed=decode.plan.packets_fed,
+        lost=tuple(np.unique(wanted[~kept]).tolist()),
+        fallback_reason=decoded.fallback_reason,
+        notes=(*_index_notes(decode.index), *decoded.notes),
+        seconds={**seconds, **decoded.seconds},
+    )
+    _check_lost(request, decode, report)
+    data, indices = (decoded.data, wanted) if kept.all() else (decoded.data[kept], wanted[kept])
+    timeline = decode.index.timeline
+    return Frames(data, indices, timeline.seconds(indices), decode.info, report, timeline)
+
+
+def _check_lost(request: Request, decode: DecodeRequest, report: Report) -> None:
+    name, wanted = decode.source.name, decode.plan.frames
+    if len(report.lost) == len(np.unique(wanted)):
+        raise DecodeError(
+            f"{name}: none of {len(wanted)} wanted frames could be decoded ({decode.info.codec}, {report.backend})"
+        )
+    if report.lost and request.errors == "strict":
+        first = ", ".join(map(str, report.lost[:8])) + (", ..." if len(report.lost) > 8 else "")
+        raise DecodeError(f"{name}: {len(report.lost)} wanted frames could not be decoded: {first}")
+
+
 class StageTimer:
-    """Wall time of stages; a stage inside another does not count twice."""
+    """Wall time of the stages of a request. A stage inside another does not count twice."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        """Seconds by the name of the stage."""
 
     @contextmanager
     def measure(self, stage: str) -> Iterator[None]:
+        """Add the time of the ``with`` block to a stage."""
         started, inner = time.perf_counter(), sum(self.seconds.values())
         try:
             yield
@@ -248,19 +326,14 @@ class StageTimer:
             self.seconds[stage] = elapsed - (sum(self.seconds.values()) - inner)
 
 
-def _read_index_and_info(source: Source, demuxer: Demuxer, limits: Limits, deadline: Deadline) -> IndexAndInfo:
-    index = read_index(demuxer, limits, deadline)
-    return index, describe(source, demuxer, index, limits)
-
-
-def _geometry(info: VideoInfo, size: Size) -> Geometry:
+def _fit_geometry(info: VideoInfo, size: Size) -> Geometry:
     height, width = fit_size(size, info.height, info.width)
     turns = info.rotation // 90
     stored = (info.height, info.width) if turns % 2 == 0 else (info.width, info.height)
     return Geometry(*stored, turns, info.mirrored, height, width)
 
 
-def _check_output(name: str, count: int, geometry: Geometry, limits: Limits) -> None:
+def _check_output_limits(name: str, count: int, geometry: Geometry, limits: Limits) -> None:
     if count > limits.max_frames:
         raise LimitError(f"{name}: {count} frames asked for; limits.max_frames is {limits.max_frames}")
     if geometry.height * geometry.width > limits.max_pixels:
@@ -281,25 +354,3 @@ def _index_notes(index: PacketIndex) -> Iterator[str]:
         yield "presentation times were missing or contradictory; they were rebuilt from decoding order and rate"
     if index.damage:
         yield index.damage
-
-
-def _frames(
-    name: str,
-    decoded: Decoded,
-    wanted: npt.NDArray[np.int64],
-    index: PacketIndex,
-    info: VideoInfo,
-    report: Report,
-    errors: str,
-) -> Frames:
-    """Label what came out, and leave out what did not."""
-    kept = decoded.kept
-    if not kept.any():
-        raise DecodeError(
-            f"{name}: none of {len(wanted)} wanted frames could be decoded ({info.codec}, {report.backend})"
-        )
-    if report.lost and errors == "strict":
-        some = ", ".join(map(str, report.lost[:8])) + (", ..." if len(report.lost) > 8 else "")
-        raise DecodeError(f"{name}: {len(report.lost)} wanted frames could not be decoded: {some}")
-    data, indices = (decoded.data, wanted) if kept.all() else (decoded.data[kept], wanted[kept])
-    return Frames(data, indices, index.timeline.seconds(indices), info, report, index.timeline)

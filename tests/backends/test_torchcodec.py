@@ -153,11 +153,11 @@ def test_a_gpu_that_is_not_there_is_said_before_decoding(torch: Any) -> None:
 def test_rows_of_a_tensor_are_turned_by_the_rule(torch: Any, name: str, pinned: bool) -> None:
     """As they are on a GPU, where nothing but the device differs: into its memory, or into the host's."""
     from telecine.backends.remux import output_buffers as placing
-    from telecine.pipeline import _geometry
+    from telecine.pipeline import _fit_geometry
 
     info = telecine.probe(CLIPS[name].path())
     stored = telecine.load(CLIPS[name].path(), indices=[0, 5]).data
-    geometry = _geometry(info, None)
+    geometry = _fit_geometry(info, None)
     undone = np.stack([np.rot90(np.flip(image, 1) if geometry.mirrored else image, geometry.quarter_turns)
                        for image in stored])  # fmt: skip
     request: Any = type(
