@@ -1,4 +1,4 @@
-"""What it takes to convert pictures on a GPU, whoever has decoded them there: the kernel, its arguments, its output."""
+"""Frames on a GPU: the conversion kernel's capabilities and arguments, and the arrays that frames are written to."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from telecine.backends.base import DecodeRequest
 from telecine.bitstream.h273 import matrix_code
@@ -17,26 +20,28 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "PIXEL_FORMATS", "Memory", "device_error", "device_number", "extension", "form", "inexact", "native_geometry",
-    "torch_memory", "unconvertible",
+    "PIXEL_FORMATS", "OutputArray", "allocate_tensor", "codec_refusal", "conversion_refusal", "device_error",
+    "load_extension", "make_native_geometry", "parse_device_index", "resolve_array_kind", "upload",
 ]  # fmt: skip
 
-_INEXACT = frozenset("mpeg1video mpeg2video mpeg4".split())
-"""Their inverse transform is not defined to the bit. NVDEC's differs from FFmpeg's: by up to 7 per channel (measured),
-where the contract allows 3."""
+_INEXACT_CODECS = frozenset("mpeg1video mpeg2video mpeg4".split())
+"""Codecs whose inverse transform is not defined to the bit. NVDEC differs from FFmpeg there by up to 7 per channel
+(measured); the contract allows 3."""
 PIXEL_FORMATS = {
     f"yuv{full}{chroma}p{depth}": (chroma, int(depth.removesuffix("le") or 8))
     for full in ("", "j")
     for chroma in ("420", "422", "444")
     for depth in ("", "10le", "12le")
 }
-"""FFmpeg's names of what there is a conversion for: (chroma, bits)."""
+"""The pixel formats that the kernel converts, by FFmpeg's names: (chroma format, bits per component)."""
 _MATRICES = frozenset("unknown bt709 fcc bt470bg smpte170m smpte240m bt2020nc bt2020c".split())
 """FFmpeg's names of the matrix coefficients that the kernel converts by; others are not linear, or not YUV."""
+_ERRORS: dict[str, type[TelecineError]] = {"unsupported": UnsupportedVideoError, "memory": OverloadedError}
+"""By the extension's kinds of failure; other kinds mean that the device cannot be used."""
 
 
-def extension() -> ModuleType:
-    """The extension, :mod:`telecine._nvdec`.
+def load_extension() -> ModuleType:
+    """Import the extension :mod:`telecine._nvdec`.
 
     Raises:
         BackendUnavailable: it is not installed.
@@ -49,68 +54,64 @@ def extension() -> ModuleType:
         ) from error
 
 
-def inexact(codec: str) -> str | None:
-    """Why a codec is not decoded on a GPU, if its pictures would be other ones there."""
-    if codec not in _INEXACT:
+def codec_refusal(codec: str) -> str | None:
+    """Return the reason not to decode a codec on a GPU although the hardware can; None if there is none."""
+    if codec not in _INEXACT_CODECS:
         return None
     return f"the GPU's decoder for {codec} gives other pictures than FFmpeg's, by more than 3 per channel"
 
 
-def unconvertible(info: VideoInfo, geometry: Geometry) -> str | None:
-    """Why the kernel cannot convert a video's pictures, if it cannot."""
+def conversion_refusal(info: VideoInfo, geometry: Geometry) -> str | None:
+    """Return the reason why the kernel cannot convert a video's pictures; None if it can."""
     if info.pixel_format not in PIXEL_FORMATS:
         return f"there is no conversion from {info.pixel_format}"
     if info.color_space not in _MATRICES:
         return f"there is no conversion from {info.color_space} colour"
     if PIXEL_FORMATS[info.pixel_format][0] == "422" and geometry.quarter_turns % 2:
-        return "turned 4:2:2 video is not converted on the GPU"
+        return "rotated 4:2:2 video is not converted on the GPU"
     return None
 
 
-def native_geometry(request: DecodeRequest, nvdec: ModuleType) -> Any:
-    """How frames are to look, and the colours of the pictures, as the extension takes it."""
-    wanted, info = request.geometry, request.info
+def make_native_geometry(request: DecodeRequest, nvdec: ModuleType) -> Any:
+    """Return the extension's ``Geometry``: size and orientation of the frames, colours of the pictures."""
+    geometry, info = request.geometry, request.info
     return nvdec.Geometry(
-        wanted.width,
-        wanted.height,
-        wanted.quarter_turns,
-        wanted.mirrored,
+        geometry.width,
+        geometry.height,
+        geometry.quarter_turns,
+        geometry.mirrored,
         matrix=matrix_code(info.color_space),
         full_range=info.color_range == "pc" or info.pixel_format.startswith("yuvj"),
-        bicubic=not wanted.resizes,
+        bicubic=not geometry.resizes,
     )
 
 
-def form(out: str) -> str:
-    """What ``out="auto"`` means here: "torch" or "array"."""
+def resolve_array_kind(out: str) -> str:
+    """Replace "auto" by "torch" if torch is installed, else by "array"."""
     if out == "auto":
         return "torch" if find_spec("torch") is not None else "array"
     return out
 
 
-def device_number(device: str) -> int:
-    """The number of the GPU that "cuda" or "cuda:N" means."""
+def parse_device_index(device: str) -> int:
+    """Return the index of the GPU that "cuda" or "cuda:N" names; "cuda" alone is torch's current device."""
     _, colon, number = device.partition(":")
     if colon:
         return int(number)
     if device == "cuda" and find_spec("torch") is not None:
         import torch
 
-        # what torch means by "cuda" is the device that the caller has made current
         return int(torch.cuda.current_device()) if torch.cuda.is_initialized() else 0
     return 0
-
-
-_ERRORS: dict[str, type[TelecineError]] = {"unsupported": UnsupportedVideoError, "memory": OverloadedError}
 
 
 def device_error(subject: str, error: Exception, kind: str = "") -> TelecineError:
     """Convert an error of the extension or of torch: unsupported video, a full device, or no usable one.
 
     Args:
-        subject: begins the message.
-        error: what was raised.
-        kind: the extension's name for the kind of failure, where the error does not carry it.
+        subject: the beginning of the message.
+        error: the exception that was raised.
+        kind: the extension's name for the kind of failure, if the error does not contain it.
     """
     reason, named = error.args[0] if error.args else "", error.args[1] if len(error.args) > 1 else kind
     if type(error).__name__ == "OutOfMemoryError":
@@ -119,11 +120,43 @@ def device_error(subject: str, error: Exception, kind: str = "") -> TelecineErro
     return _ERRORS.get(str(named), BackendUnavailable)(f"{subject}: {first_line}")
 
 
-def torch_memory(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """A tensor ``uint8`` to be filled.
+def upload(frames: npt.NDArray[np.uint8], device: str, out: str) -> tuple[Any, str]:
+    """Copy frames from host memory to a GPU.
+
+    Args:
+        frames: ``uint8 [N, H, W, 3]``.
+        device: "cuda" or "cuda:N".
+        out: "torch", "array" or "auto".
+
+    Returns:
+        The frames on the GPU, and the device's name with its index.
 
     Raises:
-        BackendUnavailable: torch knows no such device.
+        BackendUnavailable: there is no such device.
+        OverloadedError: the device has no memory left.
+    """
+    index = parse_device_index(device)
+    if resolve_array_kind(out) == "torch":
+        import torch
+
+        try:
+            return torch.from_numpy(frames).to(torch.device("cuda", index)), f"cuda:{index}"
+        except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+            raise device_error(f"device is {device!r}, but PyTorch cannot use it", error) from error
+    nvdec = load_extension()
+    try:
+        array = nvdec.DeviceArray(index, frames.shape)
+        array.fill(frames)
+    except nvdec.NvdecError as error:
+        raise device_error(f"device is {device!r}, but it cannot be used", error) from error
+    return array, f"cuda:{index}"
+
+
+def allocate_tensor(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Return an uninitialised ``uint8`` tensor.
+
+    Raises:
+        BackendUnavailable: torch does not know the device.
         OverloadedError: the device has no memory left.
     """
     import torch
@@ -134,30 +167,37 @@ def torch_memory(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
         raise device_error(f"no memory for the frames on {device}", error) from error
 
 
-class Memory:
-    """The device memory that the frames are written to, and what becomes of it."""
+class OutputArray:
+    """The ``uint8 [N, H, W, 3]`` array in GPU memory that the kernel writes frames to.
 
-    def __init__(self, nvdec: ModuleType, device: int, shape: tuple[int, int, int, int], out: str) -> None:
-        self._nvdec, self._device, self._shape, self._out = nvdec, device, shape, out
+    Args:
+        nvdec: the extension.
+        device: index of the GPU.
+        shape: (N, H, W, 3).
+        kind: the result of :meth:`finish`: "torch", "array" (a ``DeviceArray``) or "numpy" (a copy in host memory).
+    """
+
+    def __init__(self, nvdec: ModuleType, device: int, shape: tuple[int, int, int, int], kind: str) -> None:
+        self._nvdec, self._device, self._shape, self._kind = nvdec, device, shape, kind
         self.stream = 0
         self._frames: Any
-        if out == "torch":
+        if kind == "torch":
             import torch
 
-            where = torch.device("cuda", device)
-            # torch may give memory that was just freed: what writes to it must follow what this stream still does
-            self._frames = torch_memory(shape, where)
-            self.stream = int(torch.cuda.current_stream(where).cuda_stream)
+            gpu = torch.device("cuda", device)
+            # torch may return memory that was just freed: writes to it must follow the pending work of this stream
+            self._frames = allocate_tensor(shape, gpu)
+            self.stream = int(torch.cuda.current_stream(gpu).cuda_stream)
             self.pointer = int(self._frames.data_ptr())
         else:
             self._frames = nvdec.DeviceArray(device, shape)
             self.pointer = int(self._frames.pointer)
 
     def finish(self) -> Any:
-        """The frames in the form asked for."""
-        if self._out == "numpy":
+        """Return the frames as the kind of array asked for."""
+        if self._kind == "numpy":
             return self._nvdec.to_host(self._device, self.pointer, self._shape, self.stream)
-        if self._out == "array":
-            # its users have no stream of ours to wait on
+        if self._kind == "array":
+            # its users do not know our stream, so it must be complete
             self._nvdec.synchronize(self._device, self.stream)
         return self._frames

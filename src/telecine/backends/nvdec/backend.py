@@ -1,8 +1,7 @@
-"""The NVDEC backend: the planned packets go to the video engines of an NVIDIA GPU; only wanted frames are converted.
+"""The NVDEC backend: feed the planned packets to the video engines of an NVIDIA GPU and convert only wanted frames.
 
-The engine is :mod:`telecine._nvdec`, in C++; docs/nvdec.md says how it works. Here is what Python does: check that the
-hardware can do the video, cut the plan into stretches that different engines decode at the same time, give the packets
-in batches, and hand out the memory for the frames.
+The engine is :mod:`telecine._nvdec`, in C++; docs/nvdec.md says how it works. This module checks that the hardware can
+decode the video, passes the planned packets to the engine in batches, and allocates the memory for the frames.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,30 +16,29 @@ import numpy.typing as npt
 from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
 from telecine.backends.cuda_output import (
     PIXEL_FORMATS,
-    Memory,
+    OutputArray,
+    codec_refusal,
+    conversion_refusal,
     device_error,
-    device_number,
-    extension,
-    form,
-    inexact,
-    native_geometry,
-    unconvertible,
+    load_extension,
+    make_native_geometry,
+    parse_device_index,
+    resolve_array_kind,
 )
-from telecine.backends.nvdec.batches import batches
+from telecine.backends.nvdec.batches import read_batches
 from telecine.errors import DeadlineError, OptionsError, UnsupportedVideoError
 from telecine.validation import Option
 
-__all__ = ["OUT", "NvdecBackend", "stats", "upload", "warm_up"]
+__all__ = ["OUT", "NvdecBackend", "stats", "warm_up"]
 
 _CODECS = frozenset("h264 hevc vp8 vp9".split())
-_FAILED = 4
-_REASONS = {1: "missing", 2: "damaged", 3: "with contradictory times", _FAILED: "not decoded because of an error"}
-
+_LOSS_REASONS = {1: "missing", 2: "damaged", 3: "with contradictory times", 4: "not decoded because of an error"}
+"""By the engine's codes."""
 
 OUT = Option(
     str,
     "auto",
-    "what the frames are: a torch tensor, an array with DLPack, or NumPy; torch where it is installed",
+    "the kind of array: a torch tensor, an array with DLPack, or NumPy; auto is torch if it is installed, else array",
     choices=("auto", "torch", "array", "numpy"),
 )
 
@@ -55,7 +52,7 @@ class NvdecBackend:
         self._devices: set[int] = set()
 
     def gauges(self) -> dict[str, float]:
-        """Sessions that exist, and the bytes that they hold, on all GPUs that have decoded something: docs/pool.md."""
+        """Return the number of decoder sessions and their bytes, summed over all GPUs that have decoded something."""
         counters = [stats(device) for device in sorted(self._devices)]
         gone = sum(each["sessions_evicted"] + each["sessions_destroyed_after_error"] for each in counters)
         return {
@@ -66,7 +63,7 @@ class NvdecBackend:
     def status(self) -> BackendStatus:
         """See :class:`telecine.backends.base.Backend`."""
         try:
-            nvdec = extension()
+            nvdec = load_extension()
         except ImportError as error:
             return BackendStatus("nvdec", False, str(error), None)
         try:
@@ -77,13 +74,13 @@ class NvdecBackend:
 
     def decode(self, request: DecodeRequest) -> Decoded:
         """See :class:`telecine.backends.base.Backend`."""
-        nvdec = extension()
-        out = _output(request)
-        device = device_number(request.device)
+        nvdec = load_extension()
+        kind = _array_kind(request)
+        device = parse_device_index(request.device)
         try:
-            _require(request, nvdec, device)
+            _refuse_unsupported(request, nvdec, device)
             self._devices.add(device)
-            return _decode(request, nvdec, device, out)
+            return _decode(request, nvdec, device, kind)
         except nvdec.NvdecError as error:
             raise device_error("nvdec", error) from error
 
@@ -96,7 +93,7 @@ def warm_up(
     depth: int = 8,
     device: str = "cuda",
 ) -> None:
-    """Make sessions of the NVDEC engine now, so that the first requests do not wait for them.
+    """Create decoder sessions in advance, so that the first requests do not wait for them.
 
     Args:
         codecs: FFmpeg's names.
@@ -106,72 +103,49 @@ def warm_up(
         device: "cuda" or "cuda:N".
 
     Raises:
-        BackendUnavailable: it does not work here; the message says why.
+        BackendUnavailable: NVDEC does not work here; the message says why.
     """
-    nvdec = extension()
-    number = device_number(device)
+    nvdec = load_extension()
+    index = parse_device_index(device)
     wanted = list(sizes)
     try:
         for codec in codecs:
-            each = count or nvdec.caps(number, codec, "420", depth)["num_engines"]
+            sessions = count or nvdec.caps(index, codec, "420", depth)["num_engines"]
             for height, width in wanted:
-                nvdec.warm_up(number, codec, "420", depth, width, height, each)
+                nvdec.warm_up(index, codec, "420", depth, width, height, sessions)
     except nvdec.NvdecError as error:
         raise device_error("nvdec", error) from error
 
 
-def upload(frames: npt.NDArray[np.uint8], device: str, out: str) -> tuple[Any, str]:
-    """Bring frames from the host to a GPU: (what ``out`` asks for, the device's full name).
-
-    Raises:
-        BackendUnavailable: there is no such device.
-    """
-    number = device_number(device)
-    if form(out) == "torch":
-        import torch
-
-        try:
-            return torch.from_numpy(frames).to(torch.device("cuda", number)), f"cuda:{number}"
-        except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-            raise device_error(f"device is {device!r}, but PyTorch cannot use it", error) from error
-    nvdec = extension()
-    try:
-        array = nvdec.DeviceArray(number, frames.shape)
-        array.fill(frames)
-    except nvdec.NvdecError as error:
-        raise device_error(f"device is {device!r}, but it cannot be used", error) from error
-    return array, f"cuda:{number}"
-
-
 def stats(device: int = 0) -> dict[str, int]:
-    """Counters of a GPU's engine: sessions made, reused and evicted, bytes they hold, runs waiting.
+    """Return the counters of a GPU's engine: sessions made, reused and evicted, their bytes, decode ranges waiting.
 
     Raises:
-        BackendUnavailable: it does not work here; the message says why.
+        BackendUnavailable: NVDEC does not work here; the message says why.
     """
-    nvdec = extension()
+    nvdec = load_extension()
     try:
         return dict(nvdec.stats(device))
     except nvdec.NvdecError as error:
         raise device_error("nvdec", error) from error
 
 
-def _output(request: DecodeRequest) -> str:
+def _array_kind(request: DecodeRequest) -> str:
     out = str(request.options.get("out", "auto"))
     if request.device == "cpu":
         if out not in ("auto", "numpy"):
             raise OptionsError(f'out is {out!r}, but device is "cpu"; choose device="cuda" or out="numpy"')
         return "numpy"
-    return form(out)
+    return resolve_array_kind(out)
 
 
-def _require(request: DecodeRequest, nvdec: ModuleType, device: int) -> None:
-    """Raise UnsupportedVideoError with the reason if the hardware, or the conversion, cannot do this video."""
+def _refuse_unsupported(request: DecodeRequest, nvdec: ModuleType, device: int) -> None:
+    """Raise UnsupportedVideoError with the reason if the hardware or the conversion kernel cannot do this video."""
     info, geometry = request.info, request.geometry
-    reason = inexact(info.codec)
+    reason = codec_refusal(info.codec)
     if reason is None and info.codec not in _CODECS:
         reason = f"{info.codec} is not decoded on the GPU"
-    reason = reason or unconvertible(info, geometry)
+    reason = reason or conversion_refusal(info, geometry)
     if reason is None:
         size = geometry.stored_width, geometry.stored_height
         reason = nvdec.refusal(device, info.codec, *PIXEL_FORMATS[info.pixel_format], *size)
@@ -179,15 +153,15 @@ def _require(request: DecodeRequest, nvdec: ModuleType, device: int) -> None:
         raise UnsupportedVideoError(f"nvdec: {reason}")
 
 
-def _decode(request: DecodeRequest, nvdec: ModuleType, device: int, out: str) -> Decoded:
+def _decode(request: DecodeRequest, nvdec: ModuleType, device: int, kind: str) -> Decoded:
     count = len(request.plan.frames)
     started = time.perf_counter()
-    memory = Memory(nvdec, device, (count, request.geometry.height, request.geometry.width, 3), out)
-    geometry = native_geometry(request, nvdec)
+    output = OutputArray(nvdec, device, (count, request.geometry.height, request.geometry.width, 3), kind)
+    geometry = make_native_geometry(request, nvdec)
     loss = np.ones(count, np.uint8)
     failures: dict[str, None] = {}
     fed = 0
-    for batch in batches(request):
+    for batch in read_batches(request):
         request.deadline.check("decoding", fed, request.plan.packets_fed)
         fed += len(batch.packets)
         result = nvdec.decode(
@@ -195,12 +169,12 @@ def _decode(request: DecodeRequest, nvdec: ModuleType, device: int, out: str) ->
             request.index.codec,
             request.demuxer.extradata,
             batch.packets,
-            batch.orders,
+            batch.display_order,
             batch.flags,
-            batch.runs,
+            batch.ranges,
             batch.wanted,
             geometry,
-            nvdec.Output(memory.pointer, count, memory.stream),
+            nvdec.Output(output.pointer, count, output.stream),
             timeout=request.deadline.remaining(),
             cancelled=lambda: request.deadline.cancelled,
             trust_references=request.index.exact_random_access,
@@ -214,15 +188,15 @@ def _decode(request: DecodeRequest, nvdec: ModuleType, device: int, out: str) ->
                 raise device_error("nvdec", RuntimeError(result.failure), result.failure_kind)
             failures[result.failure] = None
         loss[batch.wanted[:, 1]] = np.frombuffer(result.loss, np.uint8)
-    decoding = time.perf_counter()
-    data = memory.finish()
-    seconds = {"gpu": decoding - started, "copy": time.perf_counter() - decoding}
-    where = "cpu" if out == "numpy" else f"cuda:{device}"
-    return Decoded(data, loss == 0, where, tuple(_notes(loss, failures)), seconds)
+    decoded = time.perf_counter()
+    data = output.finish()
+    seconds = {"gpu": decoded - started, "copy": time.perf_counter() - decoded}
+    device_name = "cpu" if kind == "numpy" else f"cuda:{device}"
+    return Decoded(data, loss == 0, device_name, tuple(_notes(loss, failures)), seconds)
 
 
 def _notes(loss: npt.NDArray[np.uint8], failures: dict[str, None]) -> Iterator[str]:
-    for code, reason in _REASONS.items():
+    for code, reason in _LOSS_REASONS.items():
         rows = int((loss == code).sum())
         if rows:
             yield f"{rows} rows are {reason}"

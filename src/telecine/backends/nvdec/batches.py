@@ -1,4 +1,4 @@
-"""The arguments of the NVDEC engine: a plan cut into stretches that different engines decode at the same time."""
+"""Arguments of the NVDEC engine: batches of packets, in decode ranges that different engines decode at the same time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from telecine.backends.parser_order import places
 from telecine.bitstream import RandomAccess
 from telecine.errors import UnsupportedVideoError
 from telecine.index.packet_index import PacketIndex
-from telecine.plan.decode_plan import DecodePlan
+from telecine.plan.decode_plan import DecodeRange
 
-__all__ = ["Batch", "batches"]
+__all__ = ["Batch", "read_batches"]
 
 _BATCH_BYTES = 64 << 20
-"""Packets held at a time: a batch is decoded before the next one is read."""
-_LEAST_RUN = 16
-"""Packets below which a stretch is not cut once more: every run drains the decoder."""
+"""Bytes of packets held at a time: a batch is decoded before the next one is read."""
+_MIN_RANGE_PACKETS = 16
+"""A range is not split into smaller ones than this: the decoder is drained at the end of each."""
+_RESTART, _NEEDED, _CORRUPT, _OPEN, _LEADING = 1, 2, 4, 8, 16
+"""Packet flags of the engine; see ``_nvdec.pyi``."""
 
 
 @dataclass
@@ -30,105 +32,95 @@ class Batch:
     """Arguments of one call of the engine."""
 
     packets: list[Any]
-    orders: npt.NDArray[np.int64]
+    """P objects with the buffer protocol."""
+    display_order: npt.NDArray[np.int64]
+    """``int64 [P]`` position of each packet in display order."""
     flags: npt.NDArray[np.uint8]
-    runs: npt.NDArray[np.int64]
+    """``uint8 [P]`` packet flags."""
+    ranges: npt.NDArray[np.int64]
+    """``int64 [R, 2]`` (start, stop) of the decode ranges in ``packets``."""
     wanted: npt.NDArray[np.int64]
+    """``int64 [K, 2]`` (position in ``packets``, output row)."""
 
 
-@dataclass
-class Stretch:
-    """What one engine decodes by itself."""
-
-    ordinals: npt.NDArray[np.int64]
-    flags: npt.NDArray[np.uint8]
-    targets: list[tuple[int, int]]
-    """(position in ``ordinals``, output row)"""
-
-
-def batches(request: DecodeRequest) -> Iterator[Batch]:
-    """Read the planned packets and put them together, as many stretches at a time as :data:`_BATCH_BYTES` allows."""
-    index = request.index
-    waiting: list[Stretch] = []
+def read_batches(request: DecodeRequest) -> Iterator[Batch]:
+    """Read the planned packets, as many decode ranges at a time as fit into :data:`_BATCH_BYTES`."""
+    waiting: list[DecodeRange] = []
     size = 0
-    for stretch in _stretches(index, request.plan):
-        bytes_more = int(index.size[stretch.ordinals].sum())
-        if waiting and size + bytes_more > _BATCH_BYTES:
-            yield _read(request, waiting)
-            waiting, size = [], 0
-        waiting.append(stretch)
-        size += bytes_more
+    for planned in request.plan.ranges:
+        for range_ in _split_at_closed_points(request.index, planned):
+            more = int(request.index.size[range_.packets].sum())
+            if waiting and size + more > _BATCH_BYTES:
+                yield _read(request, waiting)
+                waiting, size = [], 0
+            waiting.append(range_)
+            size += more
     if waiting:
         yield _read(request, waiting)
 
 
-def _read(request: DecodeRequest, stretches: list[Stretch]) -> Batch:
+def _split_at_closed_points(index: PacketIndex, range_: DecodeRange) -> Iterator[DecodeRange]:
+    closed = np.flatnonzero(index.random_access[range_.packets] == RandomAccess.CLOSED)
+    bounds = [0]
+    for at in closed.tolist():
+        if at - bounds[-1] >= _MIN_RANGE_PACKETS:
+            bounds.append(at)
+    for start, stop in pairwise([*bounds, len(range_.packets)]):
+        packets = range_.packets[start:stop]
+        targets = {p: range_.targets[p] for p in packets.tolist() if p in range_.targets}
+        if targets:
+            yield DecodeRange(packets, range_.required[start:stop], targets, True)
+
+
+def _read(request: DecodeRequest, ranges: list[DecodeRange]) -> Batch:
+    index = request.index
+    ordinals = np.concatenate([range_.packets for range_ in ranges])
+    bounds = np.append(0, np.cumsum([len(range_.packets) for range_ in ranges]))
+    flags = _packet_flags(index, ordinals, np.concatenate([range_.required for range_ in ranges]), bounds[:-1])
     packets: list[Any] = []
-    flags = [stretch.flags for stretch in stretches]
-    runs, wanted = [], []
-    for stretch in stretches:
-        start = len(packets)
-        for position, (ordinal, packet) in enumerate(request.demuxer.read(request.index, stretch.ordinals)):
-            packets.append(
-                packet if ordinal not in request.index.new_extradata else _with_headers(request, ordinal, packet)
-            )
-            if packet.is_corrupt:
-                # a second field belongs to the picture of the packet in front of it
-                stretch.flags[position - int(position > 0 and request.index.second_field[ordinal])] |= _CORRUPT
-        runs.append((start, len(packets)))
-        wanted += [(start + position, row) for position, row in stretch.targets]
-    ordinals = np.concatenate([stretch.ordinals for stretch in stretches])
-    return Batch(
-        packets,
-        places(request.index, ordinals),
-        np.concatenate(flags),
-        np.array(runs, np.int64).reshape(-1, 2),
-        np.array(wanted, np.int64).reshape(-1, 2),
-    )
+    for position, (ordinal, packet) in enumerate(request.demuxer.read(index, ordinals)):
+        packets.append(packet if ordinal not in index.new_extradata else _prepend_extradata(request, ordinal, packet))
+        if packet.is_corrupt:
+            # a second field belongs to the picture of the packet in front of it
+            flags[position - int(position > 0 and index.second_field[ordinal])] |= _CORRUPT
+    targets = [(ordinal, row) for range_ in ranges for ordinal, rows in range_.targets.items() for row in rows]
+    wanted = np.array(targets, np.int64).reshape(-1, 2)
+    wanted[:, 0] = np.searchsorted(ordinals, wanted[:, 0])
+    return Batch(packets, places(index, ordinals), flags, np.stack([bounds[:-1], bounds[1:]], axis=1), wanted)
 
 
-def _with_headers(request: DecodeRequest, ordinal: int, packet: Any) -> bytes:
-    """A packet that holds what the container has brought beside it: the engine is told of one header."""
+def _prepend_extradata(request: DecodeRequest, ordinal: int, packet: Any) -> bytes:
+    """Return the packet with its out-of-band parameter sets prepended: the engine takes extradata only once."""
     data = request.demuxer.in_band(request.index, ordinal, packet)
     if data is None:
         raise UnsupportedVideoError(
-            "nvdec: the container brings other headers in mid-stream, which the engine does not take"
+            "nvdec: the container changes the extradata in mid-stream in a way that the engine does not take"
         )
     return data
 
 
-_RESTART, _NEEDED, _CORRUPT, _OPEN, _LEADING = 1, 2, 4, 8, 16
-"""Packet flags of the engine."""
+def _packet_flags(
+    index: PacketIndex, packets: npt.NDArray[np.int64], required: npt.NDArray[np.bool_], starts: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint8]:
+    """Return the engine's flags of packets in decode ranges.
 
-
-def _leads_over(
-    torn: npt.NDArray[np.bool_], access: npt.NDArray[np.uint8], leading: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.bool_]:
-    """Which packets look back over an open point in front of which others may be missing."""
+    Args:
+        index: of the video.
+        packets: ordinals, ascending.
+        required: the ranges' ``required``, concatenated.
+        starts: positions in ``packets`` at which a range starts. Packets missing in front of it do not matter.
+    """
+    access, leading = index.random_access[packets], index.leading[packets]
+    gap = index.has_gap_before(packets) & index.exact_random_access
+    gap[starts] = False
+    # leading pictures may refer to pictures in front of their open random access point
     point = np.maximum.accumulate(np.where(access > 0, np.arange(len(access)), 0))
-    behind: npt.NDArray[np.bool_] = leading & torn[point] & (access[point] == RandomAccess.OPEN)
-    return behind
-
-
-def _stretches(index: PacketIndex, plan: DecodePlan) -> Iterator[Stretch]:
-    """Cut the runs of a plan once more, at closed random access points: different engines can decode the parts."""
-    for run in plan.ranges:
-        access = index.random_access[run.packets]
-        flags = np.zeros(len(run.packets), np.uint8)
-        flags[access == RandomAccess.CLOSED] |= _RESTART
-        flags[access == RandomAccess.OPEN] |= _OPEN
-        flags[index.leading[run.packets]] |= _LEADING
-        flags[run.required & ~index.disposable[run.packets] & index.exact_random_access] |= _NEEDED
-        torn = index.has_gap_before(run.packets) & index.exact_random_access
-        flags[torn & (access == RandomAccess.NONE)] |= _NEEDED | _CORRUPT
-        flags[index.corrupt[run.packets] | _leads_over(torn, access, index.leading[run.packets])] |= _CORRUPT
-        cuts = [0]
-        for at in np.flatnonzero(access == RandomAccess.CLOSED).tolist():
-            if at - cuts[-1] >= _LEAST_RUN:
-                cuts.append(at)
-        cuts.append(len(run.packets))
-        for start, stop in pairwise(cuts):
-            ordinals = run.packets[start:stop]
-            targets = [(i, row) for i, p in enumerate(ordinals.tolist()) for row in run.targets.get(p, ())]
-            if targets:
-                yield Stretch(ordinals, flags[start:stop], targets)
+    orphaned = leading & gap[point] & (access[point] == RandomAccess.OPEN)
+    flags = np.zeros(len(packets), np.uint8)
+    flags[access == RandomAccess.CLOSED] |= _RESTART
+    flags[access == RandomAccess.OPEN] |= _OPEN
+    flags[leading] |= _LEADING
+    flags[required & ~index.disposable[packets] & index.exact_random_access] |= _NEEDED
+    flags[gap & (access == RandomAccess.NONE)] |= _NEEDED | _CORRUPT
+    flags[index.corrupt[packets] | orphaned] |= _CORRUPT
+    return flags

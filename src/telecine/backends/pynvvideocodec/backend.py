@@ -1,8 +1,8 @@
-"""NVIDIA's PyNvVideoCodec: its low-level decoder executes the plan, packet by packet.
+"""The PyNvVideoCodec backend: NVIDIA's library, whose low-level decoder executes the plan packet by packet.
 
-Its ``SimpleDecoder`` takes files, and its frames know no more of their time than how many came before them. The decoder
-beneath takes packets, with a time that is ours to choose, and its frames come with the time of theirs. That is how a
-frame is known here, and no file, container or demuxer of the library's is needed.
+The library's ``SimpleDecoder`` takes files, and its frames carry a frame count as their time. The low-level decoder
+takes packets with a pts that the caller chooses, and returns it with the frame. So frames are identified by pts, and the
+library's own demuxer is not used.
 """
 
 from __future__ import annotations
@@ -19,11 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
-from telecine.backends.cuda_output import PIXEL_FORMATS, device_number, extension, inexact, unconvertible
+from telecine.backends.cuda_output import (
+    PIXEL_FORMATS,
+    codec_refusal,
+    conversion_refusal,
+    load_extension,
+    parse_device_index,
+)
 from telecine.backends.parser_order import IN_ORDER, Watch, labels
-from telecine.backends.pynvvideocodec.decoder_pool import Decoder, Decoders, Refusal
-from telecine.backends.pynvvideocodec.surfaces import SurfaceRows, as_frame, surface_of
-from telecine.backends.remux.output_buffers import HostRows
+from telecine.backends.pynvvideocodec.decoder_pool import DecoderPool, DecoderSession, LibraryFailure
+from telecine.backends.pynvvideocodec.surfaces import GpuSurfaceRows, HostSurfaceRows, locate_surface
 from telecine.backends.remux.remux import cut, doubtful
 from telecine.bitstream import RandomAccess, allows_fields, scanner_for
 from telecine.bitstream.annexb import ByteStream
@@ -35,34 +40,38 @@ __all__ = ["PyNvVideoCodecBackend"]
 
 _INSTALL = "pip install 'telecine[pynvvideocodec]'"
 _CODECS = {"h264": "H264", "hevc": "HEVC", "vp8": "VP8", "vp9": "VP9", "av1": "AV1", "vc1": "VC1"}
-"""The library's names of codecs by FFmpeg's."""
-_SHUFFLED = frozenset({"vp8", "vp9", "av1"})
-"""Codecs of which it gives a frame the time of another one, where there are hidden frames."""
-_ON_NVDEC = frozenset({"h264", "hevc", "vp8", "vp9"})
-"""Codecs that the nvdec backend has as well."""
-_BATCH = 32
-"""Packets that are made ready at a time: between them, calls of the library come back without much Python."""
-_DEINTERLACES = "it deinterlaces, where frames are due as they are, with both fields"
+"""The library's names of codecs, by FFmpeg's."""
+_CODECS_WITH_HIDDEN_FRAMES = frozenset({"vp8", "vp9", "av1"})
+"""Codecs of which the library returns frames with the pts of others if the stream has hidden frames."""
+_NVDEC_CODECS = frozenset({"h264", "hevc", "vp8", "vp9"})
+"""Codecs that the nvdec backend decodes too."""
+_BATCH_PACKETS = 32
+"""Packets that are prepared together: calls of the library then return with little Python in between."""
+_DEINTERLACES = "it deinterlaces, but frames must come out as they are, with both fields"
 _log = logging.getLogger("telecine.backends.pynvvideocodec.backend")
 
 
 class PyNvVideoCodecBackend:
     """Decodes with PyNvVideoCodec, on an NVIDIA GPU.
 
-    Pictures are taken as decoded, and converted by the rule: for the CPU by FFmpeg, for the GPU by the kernel of nvdec.
+    Pictures are taken as decoded. FFmpeg converts them to RGB for the CPU, the kernel of the nvdec backend for the GPU.
     """
 
     options: Mapping[str, Option] = {
-        "hw_decoders": Option(int, None, "hardware decoders at a time, in this process; the first value holds", 1, 64),
-        "max_width": Option(int, 0, "the widest picture that a decoder makes room for; 0 is the video's own", 0, 16384),
-        "max_height": Option(int, 0, "the highest one, likewise", 0, 16384),
+        "hw_decoders": Option(
+            int, None, "hardware decoders at a time, in this process; the first request's value holds", 1, 64
+        ),
+        "max_width": Option(
+            int, 0, "the maximum picture width that a decoder allocates for; 0 is the video's own", 0, 16384
+        ),
+        "max_height": Option(int, 0, "the maximum picture height, as max_width", 0, 16384),
     }
     differences: Mapping[str, str] = {
-        "noise": "PyNvVideoCodec does not tell; the frames are as the hardware leaves them, and differ from run to run"
+        "noise": "PyNvVideoCodec reports no errors; frames are as the hardware leaves them and differ between runs"
     }
 
     def __init__(self) -> None:
-        self._decoders = Decoders()
+        self._decoders = DecoderPool()
 
     def status(self) -> BackendStatus:
         """See :class:`telecine.backends.base.Backend`."""
@@ -71,7 +80,7 @@ class PyNvVideoCodecBackend:
         except BackendUnavailable as error:
             return BackendStatus("pynvvideocodec", False, str(error), None)
         try:
-            installed = version("pynvvideocodec")  # what the module says of itself lags behind
+            installed = version("pynvvideocodec")  # the module's own version attribute lags behind
         except PackageNotFoundError:
             installed = str(library.__version__)
         return BackendStatus("pynvvideocodec", True, None, installed)
@@ -79,21 +88,21 @@ class PyNvVideoCodecBackend:
     def decode(self, request: DecodeRequest) -> Decoded:
         """See :class:`telecine.backends.base.Backend`."""
         library = _library()
-        _require(request)
-        rows = HostRows(request) if request.device == "cpu" else SurfaceRows(request)
-        with self._decoders.place(request):
-            work = _Work(library, self._decoders, request, rows)
-            for runs in cut(request.plan.ranges):
-                work.decode(runs)
-        if work.silent and request.index.codec in _SHUFFLED:
-            raise _refused(f"it gives no frame of {request.info.pixel_format} in {request.index.codec}")
-        return rows.decoded(tuple(f"PyNvVideoCodec failed: {reason}" for reason in work.failures))
+        _refuse_unsupported(request)
+        rows = HostSurfaceRows(request) if request.device == "cpu" else GpuSurfaceRows(request)
+        with self._decoders.slot(request):
+            decoder = _PlanDecoder(library, self._decoders, request, rows)
+            for ranges in cut(request.plan.ranges):
+                decoder.decode(ranges)
+        if decoder.is_silent and request.index.codec in _CODECS_WITH_HIDDEN_FRAMES:
+            raise _refusal(f"it returns no frame of {request.info.pixel_format} in {request.index.codec}")
+        return rows.decoded(tuple(f"PyNvVideoCodec failed: {reason}" for reason in decoder.failures))
 
 
 def _library() -> ModuleType:
     try:
         import PyNvVideoCodec
-    except Exception as error:  # without the driver's encoder it raises a RuntimeError of many lines
+    except Exception as error:  # without the driver's encoder library it raises a RuntimeError of many lines
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         driver = "" if isinstance(error, ModuleNotFoundError) else (
             "; it needs the NVIDIA driver with libnvcuvid and libnvidia-encode, "
@@ -104,43 +113,44 @@ def _library() -> ModuleType:
     return library
 
 
-def _refused(reason: str, codec: str = "") -> UnsupportedVideoError:
-    """The error that sends a user elsewhere; to nvdec as well where it has the codec."""
-    also = " or 'nvdec'" if codec in _ON_NVDEC else ""
+def _refusal(reason: str, codec: str = "") -> UnsupportedVideoError:
+    """Return an error that names backends to use instead: pyav, and nvdec if it decodes the codec."""
+    also = " or 'nvdec'" if codec in _NVDEC_CODECS else ""
     return UnsupportedVideoError(f"pynvvideocodec: {reason}; use backend='pyav'{also}")
 
 
-def _require(request: DecodeRequest) -> None:
-    """Refuse what is not decoded here, as far as it is known beforehand."""
+def _refuse_unsupported(request: DecodeRequest) -> None:
+    """Raise UnsupportedVideoError with the reason if the video cannot be decoded, as far as is known in advance."""
     info, codec = request.info, request.index.codec
-    reason = inexact(codec)
+    reason = codec_refusal(codec)
     if reason is None and codec not in _CODECS:
         reason = f"it decodes {', '.join(_CODECS)}, not {codec}"
     if reason is None and info.interlaced:
-        raise _refused(_DEINTERLACES, codec)
+        raise _refusal(_DEINTERLACES, codec)
     if reason is None and request.device != "cpu":
-        reason = unconvertible(info, request.geometry)
-    reason = reason or _lacking(request)
+        reason = conversion_refusal(info, request.geometry)
+    reason = reason or _hardware_refusal(request)
     if reason is not None:
-        raise _refused(reason)
+        raise _refusal(reason)
 
 
-def _lacking(request: DecodeRequest) -> str | None:
-    """Why the GPU has no decoder for a video, if so: of some kinds the library says nothing, and gives nothing.
+def _hardware_refusal(request: DecodeRequest) -> str | None:
+    """Return the reason why the GPU cannot decode a video; None if it can, or if it is not known.
 
-    The library's own answer to this makes a CUDA context beside torch's, so the extension is asked, where there is one.
+    For some unsupported formats the library returns neither frames nor an error. Its own query of the capabilities
+    creates a CUDA context beside torch's, so the extension is asked instead, if it is installed.
     """
     info, geometry = request.info, request.geometry
-    # chroma of the planes of RGB is that of 4:4:4
+    # planes of RGB are stored as 4:4:4
     stored = PIXEL_FORMATS.get(info.pixel_format.replace("gbrp", "yuv444p"))
-    if stored is None or request.index.codec == "av1":  # which the extension does not know
+    if stored is None or request.index.codec == "av1":  # the extension does not know AV1
         return None
     try:
-        nvdec = extension()
+        nvdec = load_extension()
     except BackendUnavailable:
         return None
     size = geometry.stored_width, geometry.stored_height
-    gpu = 0 if request.device == "cpu" else device_number(request.device)
+    gpu = 0 if request.device == "cpu" else parse_device_index(request.device)
     try:
         reason: str | None = nvdec.refusal(gpu, request.index.codec, *stored, *size)
     except nvdec.NvdecError as error:
@@ -150,232 +160,231 @@ def _lacking(request: DecodeRequest) -> str | None:
 
 
 class _Packet(NamedTuple):
-    """A packet that is ready to be fed."""
+    """A packet prepared for the driver's parser."""
 
-    at: int
-    """Its position in its piece."""
+    position: int
+    """In its decode pass."""
     ordinal: int
-    label: int
+    pts: int
     data: bytes
-    """For the parser."""
 
 
-class _Batch(NamedTuple):
-    """Packets that are made ready together, under the same headers."""
+class _PacketBatch(NamedTuple):
+    """Packets that are prepared together, under the same parameter sets."""
 
     packets: list[_Packet]
     stop: int
-    """The position in the piece behind them."""
+    """The position in the decode pass after them."""
     sequence: tuple[bytes, ...]
-    """The sequence headers."""
+    """The sequence headers that are active."""
     watch: Watch
-    """It has looked at them, and at those in front of them that are for the same decoder."""
+    """The check of output order; it has seen all packets for this decoder session so far."""
 
 
 @dataclass
-class _Piece:
-    """Packets that are decoded without a restart in between, and what became of them."""
+class _DecodePass:
+    """Packets that are decoded without a reset in between, and the results."""
 
     ordinals: npt.NDArray[np.int64]
-    labels: Mapping[int, int]
-    """By ordinal: the place of its frame in order of presentation. A second field has that of its picture."""
+    pts: Mapping[int, int]
+    """By ordinal: the position of the packet's frame in display order. A second field has that of its picture."""
     targets: Mapping[int, tuple[int, ...]]
-    at: int = 0
-    """Position of the packet that is fed."""
-    seen: set[int] = field(default_factory=set)
+    position: int = 0
+    """Of the packet that is fed."""
+    decoded: set[int] = field(default_factory=set)
     """Ordinals of the packets whose frame came out."""
     damaged: set[int] = field(default_factory=set)
-    """Of those that are broken, or lack what they are built on."""
-    unnamed: set[int] = field(default_factory=set)
-    """Of those whose frame may bear the label of another one."""
+    """Ordinals of packets that are corrupt, or follow a gap."""
+    ambiguous: set[int] = field(default_factory=set)
+    """Ordinals of packets whose frame may have the pts of another one."""
 
 
-class _Work:
+class _PlanDecoder:
     """Executes the plan of one request. Not thread-safe."""
 
     def __init__(
-        self, library: ModuleType, decoders: Decoders, request: DecodeRequest, rows: HostRows | SurfaceRows
+        self, library: ModuleType, decoders: DecoderPool, request: DecodeRequest, rows: HostSurfaceRows | GpuSurfaceRows
     ) -> None:
         self._library, self._decoders = library, decoders
         self._request, self._rows, self._index = request, rows, request.index
         self._header = self._extradata = request.demuxer.extradata
         self._stream = ByteStream(self._index.codec, self._extradata)
-        self._checked: tuple[bytes, ...] = ()  # sequence headers
+        self._checked_sequence: tuple[bytes, ...] = ()
         codec = self._index.codec
-        self._scanner = scanner_for(codec, self._extradata) if codec in _SHUFFLED else None
-        self._before = 0  # packets of the pieces that are done
-        self._any = False
+        self._scanner = scanner_for(codec, self._extradata) if codec in _CODECS_WITH_HIDDEN_FRAMES else None
+        self._packets_done = 0  # in the decode passes before this one
+        self._has_frames = False
         self.failures: dict[str, None] = {}
-        """What the library has said, each once."""
+        """The library's error messages, each once, in order."""
 
     @property
-    def silent(self) -> bool:
-        """Whether there was neither a frame nor a word."""
-        return not self._any and not self.failures
+    def is_silent(self) -> bool:
+        """True if the library returned neither a frame nor an error."""
+        return not self._has_frames and not self.failures
 
-    def decode(self, runs: tuple[DecodeRange, ...]) -> None:
-        """Decode runs that need no restart in between, and withdraw what is not sound."""
-        ordinals = np.concatenate([run.packets for run in runs])
-        targets = {ordinal: rows for run in runs for ordinal, rows in run.targets.items()}
-        piece = _Piece(ordinals, labels(self._index, ordinals), targets)
-        at = 0
-        while at < len(ordinals):
-            at = self._stretch(piece, at)
-        self._before += len(ordinals)
-        lost = doubtful(self._index, runs, (set(ordinals.tolist()) - piece.seen) | piece.damaged)
-        lost |= piece.unnamed & targets.keys()
+    def decode(self, ranges: tuple[DecodeRange, ...]) -> None:
+        """Decode the ranges of one decode pass, and mark the rows of unreliable frames as not kept."""
+        ordinals = np.concatenate([range_.packets for range_ in ranges])
+        targets = {ordinal: rows for range_ in ranges for ordinal, rows in range_.targets.items()}
+        decode_pass = _DecodePass(ordinals, labels(self._index, ordinals), targets)
+        position = 0
+        while position < len(ordinals):
+            position = self._decode_from(decode_pass, position)
+        self._packets_done += len(ordinals)
+        lost = doubtful(self._index, ranges, (set(ordinals.tolist()) - decode_pass.decoded) | decode_pass.damaged)
+        lost |= decode_pass.ambiguous & targets.keys()
         self._rows.kept[[row for ordinal in lost for row in targets[ordinal]]] = False
 
-    def _stretch(self, piece: _Piece, start: int) -> int:
-        """Decode from a packet on, as far as one decoder goes; say where to go on."""
-        refusal = self._feed(piece, start, len(piece.ordinals))
-        stop = piece.at
-        if refusal is None:
+    def _decode_from(self, decode_pass: _DecodePass, start: int) -> int:
+        """Decode from a position as far as one decoder session goes. Return the position to continue at."""
+        failure = self._feed(decode_pass, start, len(decode_pass.ordinals))
+        stop = decode_pass.position
+        if failure is None:
             return stop
-        if refusal.unsupported and not self._any:
-            raise UnsupportedVideoError(f"pynvvideocodec: {refusal}") from refusal
-        _log.debug("PyNvVideoCodec failed: %s", refusal)
-        self.failures[str(refusal)] = None
+        if failure.unsupported and not self._has_frames:
+            raise UnsupportedVideoError(f"pynvvideocodec: {failure}") from failure
+        _log.debug("PyNvVideoCodec failed: %s", failure)
+        self.failures[str(failure)] = None
         if stop > start:
-            # what was decoded but not shown yet is gone with the decoder
-            self._feed(piece, start, stop, fresh=True)
-        closed = np.flatnonzero(self._index.random_access[piece.ordinals] == RandomAccess.CLOSED)
+            # frames that were decoded but not returned yet are lost with the session: decode them again
+            self._feed(decode_pass, start, stop, new=True)
+        closed = np.flatnonzero(self._index.random_access[decode_pass.ordinals] == RandomAccess.CLOSED)
         later = closed[closed >= max(stop, start + 1)]
-        return int(later[0]) if len(later) else len(piece.ordinals)
+        return int(later[0]) if len(later) else len(decode_pass.ordinals)
 
-    def _feed(self, piece: _Piece, start: int, end: int, fresh: bool = False) -> Refusal | None:
-        """Feed packets to one decoder, up to ``end`` or to one that needs another: there ``piece.at`` is left.
+    def _feed(self, decode_pass: _DecodePass, start: int, end: int, new: bool = False) -> LibraryFailure | None:
+        """Feed packets to one session, up to ``end`` or to a packet that needs another session.
+
+        ``decode_pass.position`` is left there.
 
         Returns:
-            What the library refused at ``piece.at``.
+            The failure of the library at ``decode_pass.position``, if there was one in a new session.
         """
-        piece.at = end
-        batches = self._batches(piece, start, end)
+        decode_pass.position = end
+        batches = self._prepare_batches(decode_pass, start, end)
         first = next(batches, None)
         if first is None:
             return None
         reused = False
         try:
-            with self._decoders.borrow(*self._needed(first.sequence), fresh) as decoder:
-                reused = decoder.reused
-                self._run(decoder, piece, chain((first,), batches))
-        except Refusal as refusal:
+            with self._decoders.session(*self._session_key(first.sequence), new) as session:
+                reused = session.reused
+                self._decode_batches(session, decode_pass, chain((first,), batches))
+        except LibraryFailure as failure:
             if not reused:
-                return refusal
-            _log.debug("PyNvVideoCodec failed in a decoder that was used before: %s", refusal)
+                return failure
+            _log.debug("PyNvVideoCodec failed in a reused decoder: %s", failure)
         else:
             return None
-        return self._feed(piece, start, end, fresh=True)
+        return self._feed(decode_pass, start, end, new=True)
 
-    def _batches(self, piece: _Piece, start: int, end: int) -> Iterator[_Batch]:
-        """Make packets ready, and yield those that are whole: up to ``end``, or to one that needs another decoder."""
+    def _prepare_batches(self, decode_pass: _DecodePass, start: int, end: int) -> Iterator[_PacketBatch]:
+        """Yield the packets that are not corrupt, up to ``end`` or to one that needs another session."""
         request, index = self._request, self._index
         packets: list[_Packet] = []
-        self._renew(index.extradata_at(int(piece.ordinals[start]), self._header))
+        self._update_extradata(index.extradata_at(int(decode_pass.ordinals[start]), self._header))
         watch: Watch | None = None
         sequence: tuple[bytes, ...] = ()
-        for at, (ordinal, packet) in enumerate(request.demuxer.read(index, piece.ordinals[start:end]), start):
-            request.deadline.check("decoding", self._before + at, request.plan.packets_fed)
-            renewed = ordinal in index.new_extradata
-            if watch is not None and packets and (renewed or len(packets) == _BATCH):
-                yield _Batch(packets, at, sequence, watch)
+        for position, (ordinal, packet) in enumerate(
+            request.demuxer.read(index, decode_pass.ordinals[start:end]), start
+        ):
+            request.deadline.check("decoding", self._packets_done + position, request.plan.packets_fed)
+            is_updated = ordinal in index.new_extradata
+            if watch is not None and packets and (is_updated or len(packets) == _BATCH_PACKETS):
+                yield _PacketBatch(packets, position, sequence, watch)
                 packets = []
-            if renewed:
-                self._renew(bytes(index.new_extradata[ordinal]))
+            if is_updated:
+                self._update_extradata(bytes(index.new_extradata[ordinal]))
             data = None
             if not index.corrupt[ordinal]:
                 data = self._stream(memoryview(packet), watch is None, bool(index.random_access[ordinal]))
             if data is None:
-                piece.damaged.add(ordinal)
+                decode_pass.damaged.add(ordinal)
                 continue
-            self._look(packet, bool(index.key[ordinal]))
+            self._refuse_misreported(packet, bool(index.key[ordinal]))
             if watch is None:
                 watch, sequence = Watch(index.codec, self._extradata), self._stream.sequence
             elif self._stream.sequence != sequence:
-                end = at
+                end = position
                 break
-            label = piece.labels[ordinal]
-            if watch.look(ordinal, label, memoryview(packet), bool(index.key[ordinal])):
-                piece.damaged.add(ordinal)
-            packets.append(_Packet(at, ordinal, label, data))
+            pts = decode_pass.pts[ordinal]
+            if watch.look(ordinal, pts, memoryview(packet), bool(index.key[ordinal])):
+                decode_pass.damaged.add(ordinal)
+            packets.append(_Packet(position, ordinal, pts, data))
         if watch is not None and packets:
-            yield _Batch(packets, end, sequence, watch)
+            yield _PacketBatch(packets, end, sequence, watch)
 
-    def _renew(self, extradata: bytes) -> None:
-        """Take the headers that the container has brought last; an earlier part may be fed once more."""
+    def _update_extradata(self, extradata: bytes) -> None:
+        """Set the extradata that apply to the next packet; a position may be fed a second time with earlier ones."""
         if extradata != self._extradata:
             self._extradata = extradata
             self._stream.update_extradata(extradata)
 
-    def _look(self, packet: Any, is_key: bool) -> None:
-        """Refuse what comes out wrong, of which the beginning of the video need not have told."""
+    def _refuse_misreported(self, packet: Any, is_key: bool) -> None:
+        """Raise UnsupportedVideoError at packets whose frames the library changes or gives the wrong pts."""
         codec = self._index.codec
-        if self._stream.sequence != self._checked:
-            self._checked = self._stream.sequence
-            if any(allows_fields(codec, header) for header in self._checked):
-                raise _refused(_DEINTERLACES, codec)
+        if self._stream.sequence != self._checked_sequence:
+            self._checked_sequence = self._stream.sequence
+            if any(allows_fields(codec, header) for header in self._checked_sequence):
+                raise _refusal(_DEINTERLACES, codec)
         if self._scanner is not None and not self._scanner.scan(memoryview(packet), is_key, want_order=False).plain:
-            raise _refused(f"it gives frames of {codec} the times of others, where there are hidden frames", codec)
+            raise _refusal(f"it gives frames of {codec} the pts of others if there are hidden frames", codec)
 
-    def _run(self, decoder: Decoder, piece: _Piece, batches: Iterable[_Batch]) -> None:
-        names: dict[int, int] = {}
+    def _decode_batches(
+        self, session: DecoderSession, decode_pass: _DecodePass, batches: Iterable[_PacketBatch]
+    ) -> None:
+        pending: dict[int, int] = {}  # ordinal by pts
         fed: list[int] = []
         for batch in batches:
-            for at, ordinal, label, data in batch.packets:
-                piece.at = at
-                names.setdefault(label, ordinal)
+            for position, ordinal, pts, data in batch.packets:
+                decode_pass.position = position
+                pending.setdefault(pts, ordinal)
                 fed.append(ordinal)
-                self._take(piece, names, decoder.decode(data, label))
-            piece.at = batch.stop
-        self._take(piece, names, decoder.drain())
-        piece.unnamed |= batch.watch.exchanged()
-        some = self._index.codec in IN_ORDER and len(names) < len(fed)
-        if some and np.isin(list(names.values()), self._index.display_order).any():
-            # if one frame has not come out, another one may have its time
-            self.failures["a frame did not come out, and with it those around it are not believed"] = None
-            piece.unnamed.update(fed)
+                self._store(decode_pass, pending, session.decode(data, pts))
+            decode_pass.position = batch.stop
+        self._store(decode_pass, pending, session.drain())
+        decode_pass.ambiguous |= batch.watch.exchanged()
+        some_decoded = len(pending) < len(fed)
+        if (
+            self._index.codec in IN_ORDER
+            and some_decoded
+            and np.isin(list(pending.values()), self._index.display_order).any()
+        ):
+            # one frame did not come out: another one may have its pts
+            self.failures["a frame did not come out, so the frames around it are left out too"] = None
+            decode_pass.ambiguous.update(fed)
 
-    def _take(self, piece: _Piece, names: dict[int, int], frames: list[tuple[int, Any]]) -> None:
-        """Copy what is wanted of the frames that came out: the next call makes their memory invalid."""
+    def _store(self, decode_pass: _DecodePass, pending: dict[int, int], frames: list[tuple[int, Any]]) -> None:
+        """Copy the wanted ones of the frames that came out: the next call makes their memory invalid."""
         try:
-            for label, frame in frames:
-                # a name is used up: what comes under it a second time is something else
-                ordinal = names.pop(label, None)
+            for pts, frame in frames:
+                # a pts is used once: a second frame with it is another one
+                ordinal = pending.pop(pts, None)
                 if ordinal is None:
                     continue
-                self._any = True
-                piece.seen.add(ordinal)
-                if ordinal in piece.targets:
-                    self._put(piece.targets[ordinal], frame)
+                self._has_frames = True
+                decode_pass.decoded.add(ordinal)
+                if ordinal in decode_pass.targets:
+                    self._rows.put_surface(decode_pass.targets[ordinal], locate_surface(self._request, frame))
         finally:
-            if isinstance(self._rows, SurfaceRows):
-                self._rows.flush()
+            self._rows.flush()
 
-    def _put(self, where: tuple[int, ...], frame: Any) -> None:
-        surface = surface_of(self._request, frame)
-        if isinstance(self._rows, SurfaceRows):
-            self._rows.put(where, surface)
-        else:
-            self._rows.put_frame(where, as_frame(self._request, surface))
-
-    def _needed(self, sequence: tuple[bytes, ...]) -> tuple[tuple[Any, ...], Callable[[], Decoder]]:
-        """What a decoder must be made for that is fed with these sequence headers, and how it is made."""
+    def _session_key(self, sequence: tuple[bytes, ...]) -> tuple[tuple[Any, ...], Callable[[], DecoderSession]]:
+        """Return the key of sessions that can decode these sequence headers, and a function that creates one."""
         library, request, codec = self._library, self._request, self._index.codec
-        on_device = isinstance(self._rows, SurfaceRows)
-        gpu = self._rows.device if isinstance(self._rows, SurfaceRows) else 0
-        room = request.options["max_width"], request.options["max_height"]
+        max_size = request.options["max_width"], request.options["max_height"]
         stored = request.geometry.stored_width, request.geometry.stored_height
-        # a decoder is reused for the very same sequence headers only: otherwise it may hold fewer pictures than the
-        # stream refers to, which nobody would notice
-        key = (gpu, on_device, codec, request.info.pixel_format, *stored, sequence, *room)
+        # a session is reused only for the same sequence headers: otherwise it may hold fewer reference pictures than
+        # the stream needs, and the library does not report that
+        key = (self._rows.gpu, self._rows.on_gpu, codec, request.info.pixel_format, *stored, sequence, *max_size)
         arguments = {
-            "gpuid": gpu,
+            "gpuid": self._rows.gpu,
             "codec": getattr(library.cudaVideoCodec, _CODECS[codec]),
             "cudacontext": 0,
             "cudastream": 0,
-            "usedevicememory": on_device,
-            "maxwidth": room[0],
-            "maxheight": room[1],
+            "usedevicememory": self._rows.on_gpu,
+            "maxwidth": max_size[0],
+            "maxheight": max_size[1],
             "outputColorType": library.OutputColorType.NATIVE,
         }
-        return key, lambda: Decoder(library, key, arguments)
+        return key, lambda: DecoderSession(library, key, arguments)

@@ -1,4 +1,4 @@
-"""The hardware decoders of PyNvVideoCodec: so many at a time, and warm from one request to the next."""
+"""The decoder sessions of PyNvVideoCodec: a limited number per process, kept open from one request to the next."""
 
 from __future__ import annotations
 
@@ -14,163 +14,160 @@ from typing import Any
 from telecine.backends.base import DecodeRequest
 from telecine.errors import BackendUnavailable, OverloadedError, TelecineError, UnsupportedVideoError
 
-__all__ = ["Decoder", "Decoders", "Refusal"]
+__all__ = ["DecoderPool", "DecoderSession", "LibraryFailure"]
 
-_DECODERS = 2
-"""Hardware decoders at a time where nobody says. Each holds some 128 MiB of the GPU."""
-_WAIT = 0.1
-"""Seconds between two looks at the deadline while all decoders are busy."""
-_REASON_LENGTH = 200
+_DEFAULT_SESSIONS = 2
+"""Without the option ``hw_decoders``. Each session holds some 128 MiB of GPU memory."""
+_POLL_SECONDS = 0.1
+"""Time between two checks of the deadline while all sessions are in use."""
+_MAX_REASON_LENGTH = 200
 _log = logging.getLogger("telecine.backends.pynvvideocodec.backend")
 
 
-class Refusal(Exception):
-    """The library has raised something. What its decoder does after that is not known, so it is not used again.
+class LibraryFailure(Exception):
+    """The library raised an exception. The state of its decoder is unknown after that, so it is not used again.
 
     Args:
-        error: what it was. The library's exceptions have no class in common but Exception.
+        error: the exception. The library's exceptions have no base class in common but Exception.
     """
 
     def __init__(self, error: Exception) -> None:
-        super().__init__(" ".join(str(error).split())[:_REASON_LENGTH] or type(error).__name__)
+        super().__init__(" ".join(str(error).split())[:_MAX_REASON_LENGTH] or type(error).__name__)
         self.unsupported = type(error).__name__.endswith("Unsupported") or "not supported" in str(self).lower()
 
 
-class Decoder:
+class DecoderSession:
     """One hardware decoder, which outlives requests. Not thread-safe.
 
     Args:
         library: the module.
-        key: what it is made for.
+        key: the properties of the streams that it can decode.
         arguments: of the library's function.
 
     Raises:
         UnsupportedVideoError: the GPU has no decoder for the codec or the pixel format.
         OverloadedError: the GPU has no memory left.
-        BackendUnavailable: the library makes none for another reason.
+        BackendUnavailable: the library cannot create one for another reason.
     """
 
     def __init__(self, library: ModuleType, key: tuple[Any, ...], arguments: dict[str, Any]) -> None:
         self.key = key
         self.reused = False
-        """Whether another stream was decoded with it before."""
+        """True if it has decoded another stream before."""
         self.shapes: set[tuple[int, ...]] = set()
-        """Of all frames so far."""
+        """Shapes of all frames so far."""
         self._library = library
-        # no time comes twice in its life: a frame that is left over cannot be taken for one of the next stream
-        self._base = self._end = 0
+        # pts never repeat in the session's life: a late frame cannot be mistaken for one of the next stream
+        self._first_pts = self._next_pts = 0
         self._decoder: Any = None
         try:
             self._decoder = library.CreateDecoder(**arguments)
         except Exception as error:
-            refusal = Refusal(error)
-            kind: type[TelecineError] = UnsupportedVideoError if refusal.unsupported else BackendUnavailable
-            kind = OverloadedError if "OUT_OF_MEMORY" in str(refusal) else kind
-            raise kind(f"pynvvideocodec: no decoder could be made: {refusal}") from error
+            failure = LibraryFailure(error)
+            kind: type[TelecineError] = UnsupportedVideoError if failure.unsupported else BackendUnavailable
+            kind = OverloadedError if "OUT_OF_MEMORY" in str(failure) else kind
+            raise kind(f"pynvvideocodec: no decoder could be made: {failure}") from error
 
-    def decode(self, data: bytes, label: int) -> list[tuple[int, Any]]:
-        """Give a packet; get frames, in order of presentation, that are valid until the next call.
+    def decode(self, data: bytes, pts: int) -> list[tuple[int, Any]]:
+        """Feed a packet. Return (pts, frame) in display order; frames are valid until the next call.
 
         Args:
-            data: as of :class:`telecine.bitstream.annexb.ByteStream`.
-            label: what its frame is known by. The driver's parser exchanges labels that do not ascend in order of
-                presentation.
-
-        Returns:
-            (label, frame) of each.
+            data: as returned by :class:`telecine.bitstream.annexb.ByteStream`.
+            pts: identifies the packet's frame. It must ascend in display order, else the driver's parser exchanges
+                the pts of frames.
 
         Raises:
-            Refusal: the library has failed.
+            LibraryFailure: the library has failed.
         """
         packet = self._library.PacketData()
-        packet.pts = self._base + label
+        packet.pts = self._first_pts + pts
         packet.bsl_data = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value
         packet.bsl = len(data)
-        self._end = max(self._end, self._base + label + 1)
-        return self._frames(packet)
+        self._next_pts = max(self._next_pts, packet.pts + 1)
+        return self._decode(packet)
 
     def drain(self) -> list[tuple[int, Any]]:
-        """End the stream, so that another one can begin; get the frames that were held back, as of :meth:`decode`."""
-        frames = self._frames(self._library.PacketData())  # without bytes, it is the end
-        self._base = self._end
+        """End the stream, so that another one can begin. Return the frames held back, as :meth:`decode` does."""
+        frames = self._decode(self._library.PacketData())  # an empty packet ends the stream
+        self._first_pts = self._next_pts
         return frames
 
     def close(self) -> None:
-        """Free it now, whoever still refers to this object."""
+        """Free the decoder now, even if other references to this object exist."""
         self._decoder = None
 
-    def _frames(self, packet: Any) -> list[tuple[int, Any]]:
+    def _decode(self, packet: Any) -> list[tuple[int, Any]]:
         try:
-            frames = [(int(frame.getPTS()) - self._base, frame) for frame in self._decoder.Decode(packet)]
+            frames = [(int(frame.getPTS()) - self._first_pts, frame) for frame in self._decoder.Decode(packet)]
             self.shapes.update(tuple(int(side) for side in frame.shape) for _, frame in frames)
         except Exception as error:
-            raise Refusal(error) from error
+            raise LibraryFailure(error) from error
         return frames
 
 
-class Decoders:
-    """The decoders of a process. Thread-safe. To make one takes a tenth of a second, so idle ones are kept."""
+class DecoderPool:
+    """The decoder sessions of a process. Thread-safe. Creating one takes 0.1 s, so idle ones are kept."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._places: threading.Semaphore | None = None
-        self._count = 0
-        self._warned = False
-        self._idle: list[Decoder] = []
-        self._busy = 0
+        self._slots: threading.Semaphore | None = None
+        self._size = 0
+        self._has_warned = False
+        self._idle: list[DecoderSession] = []
+        self._num_busy = 0
 
     @contextmanager
-    def place(self, request: DecodeRequest) -> Iterator[None]:
-        """Held by a request: it may use one decoder at a time then."""
+    def slot(self, request: DecodeRequest) -> Iterator[None]:
+        """Wait until the request may use a session. It may use one at a time while it holds the slot."""
         wanted = request.options["hw_decoders"]
         with self._lock:
-            if self._places is None:
-                self._count = wanted or _DECODERS
-                self._places = threading.Semaphore(self._count)
-                atexit.register(self._idle.clear)  # while the driver is still there
-            elif wanted not in (None, self._count) and not self._warned:
-                self._warned = True
-                _log.warning("hw_decoders is %d; it stays %d, as the first request said", wanted, self._count)
-            places = self._places
-        while not places.acquire(timeout=_WAIT):
+            if self._slots is None:
+                self._size = wanted or _DEFAULT_SESSIONS
+                self._slots = threading.Semaphore(self._size)
+                atexit.register(self._idle.clear)  # while the driver is still loaded
+            elif wanted not in (None, self._size) and not self._has_warned:
+                self._has_warned = True
+                _log.warning("hw_decoders is %d; it stays %d, as the first request said", wanted, self._size)
+            slots = self._slots
+        while not slots.acquire(timeout=_POLL_SECONDS):
             request.deadline.check("waiting for a hardware decoder")
         try:
             yield
         finally:
-            places.release()
+            slots.release()
 
     @contextmanager
-    def borrow(self, key: tuple[Any, ...], make: Callable[[], Decoder], fresh: bool = False) -> Iterator[Decoder]:
-        """A decoder for one stream, drained at the end; it is kept unless the block ends with an error.
+    def session(
+        self, key: tuple[Any, ...], create: Callable[[], DecoderSession], new: bool = False
+    ) -> Iterator[DecoderSession]:
+        """Lend a session for one stream, which the caller drains. It is kept unless the block raises.
 
         Args:
-            key: an idle one of an equal key is as good as a new one.
-            make: makes a new one.
-            fresh: whether it must be a new one.
+            key: an idle session with an equal key can be reused.
+            create: creates a session.
+            new: do not reuse an idle one.
         """
         with self._lock:
-            found = None if fresh else next((one for one in reversed(self._idle) if one.key == key), None)
-            if found is None:
-                over = max(0, len(self._idle) + self._busy + 1 - self._count)
-            else:
-                over = 0
-                found.reused = True
-                self._idle.remove(found)
-            # those that were idle for longest make room
-            gone, self._idle[:over] = self._idle[:over], []
-            self._busy += 1
-        for decoder in gone:  # outside of the lock, for it takes time
-            decoder.close()
-        taken, healthy = found, False
+            session = None if new else next((idle for idle in reversed(self._idle) if idle.key == key), None)
+            if session is not None:
+                session.reused = True
+                self._idle.remove(session)
+            # the sessions that have been idle for longest make room
+            surplus = 0 if session is not None else max(0, len(self._idle) + self._num_busy + 1 - self._size)
+            evicted, self._idle[:surplus] = self._idle[:surplus], []
+            self._num_busy += 1
+        for each in evicted:  # outside the lock: it takes time
+            each.close()
+        reusable = False
         try:
-            taken = taken or make()
-            yield taken
-            # one that has met several sizes may have buffers for the smallest
-            healthy = len(taken.shapes) <= 1
+            session = session or create()
+            yield session
+            # after frames of several sizes its buffers may have the smallest size
+            reusable = len(session.shapes) <= 1
         finally:
-            if taken is not None and not healthy:
-                taken.close()
+            if session is not None and not reusable:
+                session.close()
             with self._lock:
-                self._busy -= 1
-                if taken is not None and healthy:
-                    self._idle.append(taken)
+                self._num_busy -= 1
+                if session is not None and reusable:
+                    self._idle.append(session)

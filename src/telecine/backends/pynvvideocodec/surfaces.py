@@ -1,4 +1,4 @@
-"""The pictures of PyNvVideoCodec as its decoder has them, in host or device memory, and the rows that they fill."""
+"""Pictures of PyNvVideoCodec as its decoder stores them, in host or GPU memory, and the output rows that they fill."""
 
 from __future__ import annotations
 
@@ -10,23 +10,32 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.backends.base import Decoded, DecodeRequest
-from telecine.backends.cuda_output import Memory, device_error, device_number, extension, form, native_geometry
+from telecine.backends.cuda_output import (
+    OutputArray,
+    device_error,
+    load_extension,
+    make_native_geometry,
+    parse_device_index,
+    resolve_array_kind,
+)
+from telecine.backends.remux.output_buffers import HostRows
 from telecine.bitstream.h273 import matrix_code, range_code
 from telecine.errors import UnsupportedVideoError
+from telecine.index.video_info import VideoInfo
 
-__all__ = ["Surface", "SurfaceRows", "as_frame", "surface_of"]
+__all__ = ["GpuSurfaceRows", "HostSurfaceRows", "Surface", "locate_surface", "make_video_frame"]
 
-_LAYOUTS = {"NV12": ("420", 8), "P016": ("420", 16), "NV16": ("422", 8), "P216": ("422", 16), "YUV444": ("444", 8),
+_FORMATS = {"NV12": ("420", 8), "P016": ("420", 16), "NV16": ("422", 8), "P216": ("422", 16), "YUV444": ("444", 8),
             "YUV444_16Bit": ("444", 16)}  # fmt: skip
-"""By the library's names of formats: chroma, bits of a sample in memory."""
-_SHIFTS = {"420": (1, 1), "422": (1, 0), "444": (0, 0)}
+"""The library's pixel formats: (chroma format, bits of a sample in memory)."""
+_CHROMA_SHIFTS = {"420": (1, 1), "422": (1, 0), "444": (0, 0)}
 
 
 @dataclass(frozen=True)
 class Surface:
-    """Where a picture is: rows of luma, and those of chroma behind them.
+    """The memory of a picture: rows of luma, then rows of chroma.
 
-    Chroma is interleaved, but in planes of its own where it is 4:4:4.
+    Chroma is interleaved in 4:2:0 and 4:2:2, and in two planes in 4:4:4.
     """
 
     address: int
@@ -35,77 +44,77 @@ class Surface:
     height: int
     width: int
     chroma: str
-    """"420", "422" or "444"."""
+    """Chroma format: "420", "422" or "444"."""
     bits: int
-    """Of a sample in memory: 8 or 16."""
+    """Bits of a sample in memory: 8 or 16."""
     depth: int
-    """Bits that are used; those on top."""
+    """Bits per component; the most significant ones of a sample."""
 
     @property
     def rows(self) -> int:
-        """Of luma and chroma together."""
-        across, down = _SHIFTS[self.chroma]
+        """Rows of luma and chroma together."""
+        across, down = _CHROMA_SHIFTS[self.chroma]
         return self.height + (-(-self.height >> down) if across else 2 * self.height)
 
 
-def surface_of(request: DecodeRequest, frame: Any) -> Surface:
-    """Find the picture of a frame of the library.
+def locate_surface(request: DecodeRequest, frame: Any) -> Surface:
+    """Return the memory of a frame of the library.
 
     Raises:
-        UnsupportedVideoError: there is no conversion from it, or it is larger than allowed.
+        UnsupportedVideoError: the pixel format has no conversion, or the picture is larger than ``request.max_pixels``.
     """
     name = str(frame.format).rpartition(".")[2]
-    if name not in _LAYOUTS:
+    if name not in _FORMATS:
         raise UnsupportedVideoError(f"pynvvideocodec: there is no conversion from its pixel format {name}")
-    chroma, bits = _LAYOUTS[name]
-    # its shape may have a last axis of 1, and its planes are one below the other
-    tall, wide = (int(side) for side in tuple(frame.shape)[:2])
-    height, width = _height(tall, chroma), wide
+    chroma, bits = _FORMATS[name]
+    # the shape is that of all planes below each other, and may have a last axis of 1
+    rows, columns = (int(side) for side in tuple(frame.shape)[:2])
+    height, width = _picture_height(rows, chroma), columns
     if abs(width - request.geometry.stored_width) <= 1:  # chroma makes an odd width even
         width = request.geometry.stored_width
     if height * width > request.max_pixels:
         raise UnsupportedVideoError(
             f"pynvvideocodec: the picture grows to {width}x{height}, and {request.max_pixels} pixels are allowed"
         )
-    # its strides are in samples or in bytes, as the version has it
+    # strides are in samples or in bytes, depending on the library's version
     strides = tuple(getattr(frame, "strides", ()))
-    pitch = max(wide * (bits // 8), int(strides[0]) if strides else 0)
+    pitch = max(columns * (bits // 8), int(strides[0]) if strides else 0)
     depth = bits if bits == 8 else (request.info.bit_depth if request.info.bit_depth in (10, 12) else 16)
     return Surface(int(frame.GetPtrToPlane(0)), pitch, height, width, chroma, bits, depth)
 
 
-def _height(tall: int, chroma: str) -> int:
-    """The height of a picture from that of all its planes, in which half a row may have been rounded away."""
+def _picture_height(rows: int, chroma: str) -> int:
+    """Return the height of a picture from the rows of all its planes, of which half a chroma row may be missing."""
     if chroma == "444":
-        return tall // 3
+        return rows // 3
     if chroma == "422":
-        return tall // 2
-    height = tall * 2 // 3
-    return height + (height + -(-height // 2) < tall)
+        return rows // 2
+    height = rows * 2 // 3
+    return height + (height + -(-height // 2) < rows)
 
 
-def as_frame(request: DecodeRequest, surface: Surface) -> Any:
-    """A picture in host memory as one of PyAV's, planar, as FFmpeg's own decoder would give it."""
+def make_video_frame(info: VideoInfo, surface: Surface) -> Any:
+    """Copy a picture in host memory to a planar ``av.VideoFrame``, equal to the output of FFmpeg's own decoder."""
     from av import VideoFrame
 
     planes = _planes(surface)
     if surface.depth != surface.bits:
         planes = [plane >> (surface.bits - surface.depth) for plane in planes]
     # planes of RGB come in the order of FFmpeg's gbrp
-    is_rgb = request.info.pixel_format.startswith("gbr") and surface.chroma == "444"
+    is_rgb = info.pixel_format.startswith("gbr") and surface.chroma == "444"
     kind = "gbrp" if is_rgb else f"yuv{surface.chroma}p"
     picture = VideoFrame(surface.width, surface.height, kind + (f"{surface.depth}le" if surface.bits == 16 else ""))
     for target, plane in zip(picture.planes, planes, strict=True):
         view = np.frombuffer(memoryview(target), np.uint8).reshape(-1, target.line_size)
         raw = np.ascontiguousarray(plane).view(np.uint8).reshape(plane.shape[0], -1)
         view[: raw.shape[0], : raw.shape[1]] = raw
-    picture.colorspace = matrix_code(request.info.color_space)
-    picture.color_range = range_code(request.info.color_range)
+    picture.colorspace = matrix_code(info.color_space)
+    picture.color_range = range_code(info.color_range)
     return picture
 
 
 def _planes(surface: Surface) -> list[npt.NDArray[Any]]:
-    """Luma and the two of chroma: views of a picture in host memory."""
+    """Return views of luma and both chroma components of a picture in host memory."""
     memory = (ctypes.c_uint8 * (surface.rows * surface.pitch)).from_address(surface.address)
     kind = np.uint8 if surface.bits == 8 else np.uint16
     samples: npt.NDArray[Any] = np.ctypeslib.as_array(memory).view(kind).reshape(surface.rows, -1)
@@ -116,31 +125,53 @@ def _planes(surface: Surface) -> list[npt.NDArray[Any]]:
     return [samples[:height, :width], chroma[:, 0::2], chroma[:, 1::2]]
 
 
-class SurfaceRows:
-    """Rows on a GPU, filled from pictures there by the kernel of the NVDEC engine. Not thread-safe: one per decode.
+class HostSurfaceRows(HostRows):
+    """Output rows in host memory, filled from pictures in host memory by FFmpeg."""
+
+    gpu = 0
+    on_gpu = False
+
+    def __init__(self, request: DecodeRequest) -> None:
+        super().__init__(request)
+        self._info = request.info
+
+    def put_surface(self, rows: tuple[int, ...], surface: Surface) -> None:
+        """Fill rows from a picture."""
+        self.put_frame(rows, make_video_frame(self._info, surface))
+
+    def flush(self) -> None:
+        """Do nothing: rows are filled when :meth:`put_surface` returns."""
+
+
+class GpuSurfaceRows:
+    """Output rows on a GPU, filled from pictures there by the kernel of the NVDEC engine. Not thread-safe.
 
     Args:
-        request: says how many rows, and how pictures become frames.
+        request: determines the number of rows and the size of the frames.
 
     Raises:
         BackendUnavailable: the extension is missing, or there is no such device.
     """
 
+    on_gpu = True
+
     def __init__(self, request: DecodeRequest) -> None:
-        nvdec = extension()
+        nvdec = load_extension()
         geometry, count = request.geometry, len(request.plan.frames)
-        self.device = device_number(request.device)
+        self.gpu = parse_device_index(request.device)
         self.kept = np.zeros(count, np.bool_)
         self._nvdec = nvdec
         try:
-            self._memory = Memory(nvdec, self.device, (count, geometry.height, geometry.width, 3), form("auto"))
-            output = nvdec.Output(self._memory.pointer, count, self._memory.stream)
-            self._converter = nvdec.SurfaceConverter(self.device, native_geometry(request, nvdec), output)
+            self._array = OutputArray(
+                nvdec, self.gpu, (count, geometry.height, geometry.width, 3), resolve_array_kind("auto")
+            )
+            output = nvdec.Output(self._array.pointer, count, self._array.stream)
+            self._converter = nvdec.SurfaceConverter(self.gpu, make_native_geometry(request, nvdec), output)
         except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
             raise device_error(f"device is {request.device!r}, but it cannot be used", error) from error
 
-    def put(self, rows: tuple[int, ...], surface: Surface) -> None:
-        """Begin to fill rows from a picture. It must not change before :meth:`flush`."""
+    def put_surface(self, rows: tuple[int, ...], surface: Surface) -> None:
+        """Start filling rows from a picture. The picture must not change before :meth:`flush`."""
         native = self._nvdec.Surface(
             surface.address, surface.pitch, surface.height, surface.width, surface.height, surface.depth, surface.chroma
         )
@@ -151,12 +182,12 @@ class SurfaceRows:
         self.kept[list(rows)] = True
 
     def flush(self) -> None:
-        """Wait until all that was put is written."""
+        """Wait until all rows of :meth:`put_surface` are written."""
         try:
             self._converter.finish()
         except self._nvdec.NvdecError as error:
             raise device_error("pynvvideocodec", error) from error
 
     def decoded(self, notes: tuple[str, ...] = ()) -> Decoded:
-        """The result."""
-        return Decoded(self._memory.finish(), self.kept, f"cuda:{self.device}", notes)
+        """Return the rows as the backend's result."""
+        return Decoded(self._array.finish(), self.kept, f"cuda:{self.gpu}", notes)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.backends.base import Decoded, DecodeRequest
-from telecine.backends.cuda_output import torch_memory
+from telecine.backends.cuda_output import allocate_tensor
 from telecine.pixels.filter_graph import Converter
 from telecine.pixels.geometry import Geometry
 
@@ -171,7 +171,7 @@ class TorchRows:
 
     def __init__(self, request: DecodeRequest, device: torch.device) -> None:
         self._geometry = request.geometry
-        self.data = torch_memory(_shape(request), device)
+        self.data = allocate_tensor(_shape(request), device)
         self.kept = np.zeros(len(self.data), np.bool_)
         self._convert = _from_rgb(request)
 
