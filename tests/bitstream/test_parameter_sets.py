@@ -17,7 +17,7 @@ import telecine
 from support.handmade import Bits, H264Stream, nal_unit
 from support.painting import paint
 from telecine.backends.base import get
-from telecine.backends.nvdec.batches import batches
+from telecine.backends.nvdec.batches import read_batches
 from telecine.bitstream import RandomAccess, scanner_for
 from telecine.bitstream.extradata import in_band
 from telecine.bitstream.nal import NalUnits
@@ -179,7 +179,7 @@ def test_the_engine_for_gpus_gets_them_in_the_packets(wanted: int, kinds: set[in
     with open_source(data, Limits(), deadline) as source, Demuxer(source, deadline) as demuxer:
         index = read_index(demuxer, Limits(), deadline)
         request: Any = SimpleNamespace(index=index, demuxer=demuxer, plan=make_plan(index, np.array([wanted])))
-        (batch,) = batches(request)
+        (batch,) = read_batches(request)
         units = NalUnits(bytes(demuxer.stream.codec_context.extradata or b""), "h264")
         assert {unit[0] & 31 for packet in batch.packets for unit in units(bytes(packet))} <= kinds
         assert ({7, 8} <= {unit[0] & 31 for unit in units(bytes(batch.packets[0]))}) == ({7, 8} <= kinds)

@@ -18,10 +18,9 @@ from support.fake_driver.double import (
     engine_fixture,  # noqa: F401, fixtures
 )
 from support.fake_driver.stream import BAD, REFERENCE, Coded, Shape, gop
-from telecine.backends import cuda_output as on_gpu
+from telecine.backends import cuda_output
 from telecine.backends.base import DecodeRequest
-from telecine.backends.nvdec import backend
-from telecine.backends.nvdec import batches as stretches_module
+from telecine.backends.nvdec import backend, batches
 from telecine.backends.nvdec.backend import NvdecBackend
 from telecine.bitstream import RandomAccess
 from telecine.deadline import Deadline
@@ -129,7 +128,7 @@ def _request(
 @pytest.fixture
 def double(engine: Double, monkeypatch: pytest.MonkeyPatch) -> Iterator[Double]:
     # the frames of the stand-in are not where torch could find them
-    monkeypatch.setattr(on_gpu, "find_spec", lambda name: None)
+    monkeypatch.setattr(cuda_output, "find_spec", lambda name: None)
     yield engine
     engine.set(slow_microseconds=0, create_failures=0, decode_error_at=0)
     assert engine.count("violations") == 0
@@ -170,7 +169,7 @@ def test_a_packet_that_the_container_calls_damaged_is_damaged(double: Double) ->
 
 
 def test_long_plans_are_read_in_batches(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stretches_module, "_BATCH_BYTES", 300)
+    monkeypatch.setattr(batches, "_BATCH_BYTES", 300)
     pictures = [picture for i in range(6) for picture in gop(20 * i, 20)]
     requests = double.nvdec.stats(0)["requests"]
     wanted = list(range(0, 120, 7))
@@ -179,23 +178,29 @@ def test_long_plans_are_read_in_batches(double: Double, monkeypatch: pytest.Monk
     check_frames(decoded.data, wanted, Shape())
 
 
-def test_stretches_are_cut_where_decoding_can_start_but_not_too_short() -> None:
+def _range_lengths(request: DecodeRequest) -> list[int]:
+    return [stop - start for batch in batches.read_batches(request) for start, stop in batch.ranges.tolist()]
+
+
+def test_ranges_are_split_at_closed_random_access_points_into_16_packets_or_more() -> None:
     pictures = [picture for i in range(4) for picture in gop(20 * i, 20)]
     request = _request(pictures, list(range(80)))
     assert len(request.plan.ranges) == 1
-    stretches = list(stretches_module._stretches(request.index, request.plan))
-    assert [len(s.ordinals) for s in stretches] == [20, 20, 20, 20]
-    assert all(s.flags[0] & stretches_module._RESTART for s in stretches)
+    assert _range_lengths(request) == [20, 20, 20, 20]
+    (batch,) = batches.read_batches(request)
+    assert (batch.flags[batch.ranges[:, 0]] & build.native().RESTART).all()
     short = [picture for i in range(10) for picture in gop(4 * i, 4)]
-    request = _request(short, list(range(40)))
-    assert [len(s.ordinals) for s in stretches_module._stretches(request.index, request.plan)] == [16, 16, 8]
+    assert _range_lengths(_request(short, list(range(40)))) == [16, 16, 8]
 
 
-def test_labels_ascend_in_display_order() -> None:
-    index = _index(gop(0, 9))
-    ordinals = np.array([0, 1, 3, 4, 5])
-    assert index.pts[ordinals].tolist() == [0, 2, 4, 3, 6]
-    assert stretches_module.places(index, ordinals).tolist() == [0, 1, 3, 2, 4]
+def test_batches_have_positions_in_display_order() -> None:
+    pictures = gop(0, 9)
+    request = _request(pictures, [3, 6])
+    (batch,) = batches.read_batches(request)
+    fed = request.plan.ranges[0].packets
+    assert request.index.pts[fed].tolist() != sorted(request.index.pts[fed])
+    assert np.array_equal(np.argsort(batch.display_order), np.argsort(request.index.pts[fed]))
+    assert [(request.index.pts[fed[position]], row) for position, row in batch.wanted.tolist()] == [(3, 0), (6, 1)]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +209,7 @@ def test_labels_ascend_in_display_order() -> None:
         ({"codec": "av1"}, 0, "av1 is not decoded"),
         ({"pixel_format": "gray"}, 0, "no conversion from gray"),
         ({"color_space": "ycgco"}, 0, "ycgco"),
-        ({"pixel_format": "yuv422p"}, 1, "turned 4:2:2"),
+        ({"pixel_format": "yuv422p"}, 1, "rotated 4:2:2"),
         ({"pixel_format": "yuv422p"}, 0, "does not know this codec with this chroma"),
     ],
 )

@@ -19,9 +19,8 @@ import telecine
 from support.clips import CLIPS, read_number
 from support.fake_driver.double import Double, double_fixture, engine_fixture  # noqa: F401, fixtures
 from support.fake_nvidia import FakePyNvVideoCodec, install
-from telecine.backends import cuda_output as on_gpu
-from telecine.backends.pynvvideocodec import backend as pynvvideocodec
-from telecine.backends.pynvvideocodec import surfaces
+from telecine.backends import cuda_output
+from telecine.backends.pynvvideocodec import backend, surfaces
 from telecine.backends.pynvvideocodec.backend import PyNvVideoCodecBackend
 from telecine.bitstream.annexb import ByteStream
 from telecine.deadline import Deadline
@@ -44,17 +43,17 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakePyNvVideoCodec]:
         monkeypatch.setitem(sys.modules["telecine.backends.base"]._made, "pynvvideocodec", PyNvVideoCodecBackend())
         return library
 
-    for module in (pynvvideocodec, surfaces):
-        monkeypatch.setattr(module, "extension", missing)
-    monkeypatch.setattr(surfaces, "form", lambda out: "array")  # torch, where there is one, is not for the stand-in
+    for module in (backend, surfaces):
+        monkeypatch.setattr(module, "load_extension", missing)
+    monkeypatch.setattr(surfaces, "resolve_array_kind", lambda out: "array")  # not torch, if installed
     return make
 
 
 @pytest.fixture
 def gpu(start: Any, double: Double, monkeypatch: pytest.MonkeyPatch) -> Double:
     """The extension, on the stand-in for the driver."""
-    for module in (pynvvideocodec, surfaces):
-        monkeypatch.setattr(module, "extension", on_gpu.extension)
+    for module in (backend, surfaces):
+        monkeypatch.setattr(module, "load_extension", cuda_output.load_extension)
     return double
 
 
@@ -166,7 +165,7 @@ def test_a_gpu_that_cannot_be_used(
 
 def test_a_conversion_that_fails_is_the_backends_fault(start: Callable[..., FakePyNvVideoCodec], gpu: Double) -> None:
     start()
-    nvdec: Any = on_gpu.extension()
+    nvdec: Any = cuda_output.load_extension()
     with pytest.MonkeyPatch.context() as patch:
         # the output is there already, and the filter tables are next
         def fails(*arguments: Any) -> Any:
@@ -237,11 +236,11 @@ def test_the_height_of_a_picture_follows_from_that_of_its_planes(kind: str, tall
         geometry=SimpleNamespace(stored_width=63), info=SimpleNamespace(bit_depth=10), max_pixels=1 << 20
     )
     frame = SimpleNamespace(format=f"Pixel_Format.{kind}", shape=(tall, 64), GetPtrToPlane=lambda plane: 4096)
-    surface = surfaces.surface_of(request, frame)
+    surface = surfaces.locate_surface(request, frame)
     assert (surface.height, surface.width, surface.depth) == (height, 63, 10 if kind == "P016" else 8)
     assert surface.pitch == (128 if kind == "P016" else 64)
     frame.strides = (256, 1)
-    assert surfaces.surface_of(request, frame).pitch == 256
+    assert surfaces.locate_surface(request, frame).pitch == 256
 
 
 @pytest.mark.parametrize("name", ["h264_open_gop.mp4", "hevc_open_gop.mp4", "hevc_cut.mp4", "trimmed.mp4", "vfr.mp4"])
@@ -365,8 +364,8 @@ def test_how_many_packets_are_made_ready_at_a_time_changes_nothing(
     start: Callable[..., FakePyNvVideoCodec], monkeypatch: pytest.MonkeyPatch, batch: int, name: str
 ) -> None:
     found = []
-    for size in (pynvvideocodec._BATCH, batch):
-        monkeypatch.setattr(pynvvideocodec, "_BATCH", size)
+    for size in (backend._BATCH_PACKETS, batch):
+        monkeypatch.setattr(backend, "_BATCH_PACKETS", size)
         library = start(fails_at={0: 30} if name == CLIP.name else {})
         frames = load(CLIPS[name].path())
         found.append((frames.indices.tolist(), frames.report.lost, len(library.made), frames.data.tobytes()))
@@ -472,7 +471,7 @@ def test_a_deadline_holds_while_all_decoders_are_busy(start: Callable[..., FakeP
     start()
     load(CLIP.path(), indices=[0], hw_decoders=1)
     made: Any = sys.modules["telecine.backends.base"]._made["pynvvideocodec"]
-    assert made._decoders._places.acquire(timeout=1)
+    assert made._decoders._slots.acquire(timeout=1)
     with pytest.raises(telecine.DeadlineError, match="waiting for a hardware decoder"):
         load(CLIP.path(), num_frames=1, timeout=0.3)
 
@@ -483,16 +482,16 @@ def test_a_deadline_in_the_middle_costs_the_decoder(
     """It would give its late frames to the next request."""
     library = start()
     deadline = Deadline()
-    picture = pynvvideocodec.as_frame
+    picture = surfaces.make_video_frame
 
     def cancels(request: Any, frame: Any) -> Any:
         deadline.cancel()
         return picture(request, frame)
 
-    monkeypatch.setattr(pynvvideocodec, "as_frame", cancels)
+    monkeypatch.setattr(surfaces, "make_video_frame", cancels)
     with pytest.raises(telecine.TelecineError):
         load(CLIP.path(), timeout=deadline)
-    monkeypatch.setattr(pynvvideocodec, "as_frame", picture)
+    monkeypatch.setattr(surfaces, "make_video_frame", picture)
     assert numbers(load(CLIP.path())) == list(range(60))
     assert len(library.made) == 2
 
@@ -519,7 +518,7 @@ def test_the_version_is_that_of_the_package(
 ) -> None:
     """The module says 2.1.1 of itself in 2.0.4."""
     start()
-    monkeypatch.setattr(pynvvideocodec, "version", lambda name: {"pynvvideocodec": "2.0.4"}[name])
+    monkeypatch.setattr(backend, "version", lambda name: {"pynvvideocodec": "2.0.4"}[name])
     assert PyNvVideoCodecBackend().status().version == "2.0.4"
 
 

@@ -1,4 +1,4 @@
-"""Arguments of the NVDEC engine: batches of packets, in decode ranges that different engines decode at the same time."""
+"""Arguments of the NVDEC engine: batches of packets, in decode ranges that its video engines decode in parallel."""
 
 from __future__ import annotations
 

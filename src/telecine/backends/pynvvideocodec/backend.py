@@ -1,8 +1,8 @@
 """The PyNvVideoCodec backend: NVIDIA's library, whose low-level decoder executes the plan packet by packet.
 
 The library's ``SimpleDecoder`` takes files, and its frames carry a frame count as their time. The low-level decoder
-takes packets with a pts that the caller chooses, and returns it with the frame. So frames are identified by pts, and the
-library's own demuxer is not used.
+takes packets with a pts that the caller chooses, and returns it with the frame. So frames are identified by pts, and
+the library's own demuxer is not used.
 """
 
 from __future__ import annotations
