@@ -9,7 +9,7 @@ from typing import Any, cast
 from telecine.backends.base import BackendStatus, Decoded, DecodeRequest, get
 from telecine.backends.cuda_output import upload
 from telecine.backends.nvdec.backend import OUT
-from telecine.errors import BackendUnavailable
+from telecine.errors import BackendUnavailable, OverloadedError, UnsupportedVideoError
 from telecine.validation import Option
 
 __all__ = ["NvdecOrPyAV"]
