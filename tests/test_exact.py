@@ -9,8 +9,8 @@ import pytest
 
 import telecine
 from support.clips import CLIPS, Clip, read_number
-from telecine.container import demuxer as demux_module
 from telecine.index import packet_index as index_module
+from telecine.plan import packet_reader as reader_module
 
 DECODABLE = [clip for clip in CLIPS.values() if clip.num_frames and "part" not in clip.tags]
 SOUND = [clip for clip in DECODABLE if not clip.damaged and not clip.lost]
@@ -97,7 +97,7 @@ def test_packets_read_a_second_time_give_the_same_frames(clip: Clip, monkeypatch
     """A video too long for its packets to be kept is read again, by seeking where that is certain."""
     whole = telecine.load(clip.path())
     monkeypatch.setattr(index_module, "_KEEP_BYTES", 0)
-    monkeypatch.setattr(demux_module, "_READ_ON", 2)
+    monkeypatch.setattr(reader_module, "_MAX_PACKETS_READ_OVER", 2)
     last = clip.num_frames - 1
     wanted = sorted({0, last // 3, last // 2, last - 1 if last else 0, last})
     assert np.array_equal(telecine.load(clip.path(), indices=wanted).data, whole.data[wanted])

@@ -13,8 +13,8 @@ import pytest
 import telecine
 from support.clips import read_number, reference
 from support.true_frames_clips import DAMAGES, clip, damaged
-from telecine.container import demuxer as demux_module
 from telecine.index import packet_index as index_module
+from telecine.plan import packet_reader as reader_module
 
 _SHORT, _LONG = range(24), range(48)
 _JOINED = [*range(20), *range(100, 120)]
@@ -25,7 +25,7 @@ _AVI_CODECS = ["flv1", "wmv1", "wmv2", "msmpeg4v2", "msmpeg4v3"]
 def read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """No packet is kept, as of a long video: those that are wanted are read a second time, by seeking."""
     monkeypatch.setattr(index_module, "_KEEP_BYTES", 0)
-    monkeypatch.setattr(demux_module, "_READ_ON", 2)
+    monkeypatch.setattr(reader_module, "_MAX_PACKETS_READ_OVER", 2)
 
 
 def numbers_of(frames: telecine.Frames) -> list[int]:

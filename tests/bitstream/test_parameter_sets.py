@@ -26,6 +26,7 @@ from telecine.deadline import Deadline
 from telecine.index.packet_index import PacketIndex, read_index
 from telecine.limits import Limits
 from telecine.plan.decode_plan import make_plan
+from telecine.plan.packet_reader import PacketReader
 from telecine.source.source import open_source
 
 FRAMES = 30
@@ -178,7 +179,9 @@ def test_the_engine_for_gpus_gets_them_in_the_packets(wanted: int, kinds: set[in
     data = join_flv(h264("flv"))
     with open_source(data, Limits(), deadline) as source, Demuxer(source, deadline) as demuxer:
         index = read_index(demuxer, Limits(), deadline)
-        request: Any = SimpleNamespace(index=index, demuxer=demuxer, plan=make_plan(index, np.array([wanted])))
+        request: Any = SimpleNamespace(
+            index=index, reader=PacketReader(demuxer, index), plan=make_plan(index, np.array([wanted]))
+        )
         (batch,) = read_batches(request)
         units = NalUnits(bytes(demuxer.stream.codec_context.extradata or b""), "h264")
         assert {unit[0] & 31 for packet in batch.packets for unit in units(bytes(packet))} <= kinds
@@ -202,7 +205,7 @@ def test_a_file_that_is_read_again_brings_its_headers_again(
     """Behind a seek some demuxers leave them out."""
     data, known = video
     monkeypatch.setattr("telecine.index.packet_index._KEEP_BYTES", 0)
-    monkeypatch.setattr("telecine.container.demuxer._READ_ON", 4)
+    monkeypatch.setattr("telecine.plan.packet_reader._MAX_PACKETS_READ_OVER", 4)
     for wanted in WANTED:
         assert np.array_equal(telecine.load(data, indices=wanted).data, known[wanted])
 

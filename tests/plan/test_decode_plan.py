@@ -2,82 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from fractions import Fraction
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.letter_stream import Stream
 from telecine.bitstream import RandomAccess
 from telecine.index.packet_index import PacketIndex
 from telecine.plan.decode_plan import DecodePlan, make_plan
-from telecine.timeline import Timeline
-
-
-@dataclass
-class Stream:
-    """Packets in decoding order, each with all the references that its flags allow it."""
-
-    letters: str = ""
-    """One a packet: ``I`` closed and ``i`` open point of access, ``P`` referred to, ``b`` disposable, ``L`` and ``l``
-    leading (referred to and disposable), ``h`` hidden, ``2`` second field of the one before."""
-    references: list[set[int]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        before: set[int] = set()  # what leading pictures may build on: the stretch before the point of access
-        here: set[int] = set()
-        leading: set[int] = set()
-        for at, letter in enumerate(self.letters):
-            if letter in "Ii":
-                before, here, leading = (here if letter == "i" else set()), {at}, set()
-                self.references.append(set())
-            elif letter in "Ll":
-                self.references.append(before | here | leading)
-                leading |= {at} if letter == "L" else set()
-            else:
-                self.references.append(set(here))
-                here |= {at} if letter in "Ph2" else set()
-
-    def index(self, skips_leading: bool = False, shuffle: int = 0) -> PacketIndex:
-        """The packet index of it; frame indices are dealt out at random, which the plan must not mind."""
-        count = len(self.letters)
-        letters = np.array(list(self.letters))
-        points = np.isin(letters, ["I", "i"])
-        access = np.where(
-            letters == "I", RandomAccess.CLOSED, np.where(letters == "i", RandomAccess.OPEN, RandomAccess.NONE)
-        )
-        first = int(np.argmax(points))
-        leading = np.isin(letters, ["L", "l"])
-        presentable = ~np.isin(letters, ["h", "2"])
-        own_point = np.maximum.accumulate(np.where(points, np.arange(count), 0))
-        presentable &= (np.arange(count) >= first) & ~(leading & (own_point == first))
-        order = np.random.default_rng(shuffle).permutation(np.flatnonzero(presentable))
-        zeros = np.zeros(count, np.int64)
-        timeline = Timeline(np.arange(len(order)), Fraction(1, 25), len(order), points[order])
-        return PacketIndex(
-            codec="h264",
-            time_base=Fraction(1, 25),
-            pts=zeros,
-            dts=zeros,
-            duration=zeros,
-            size=zeros,
-            key=points,
-            random_access=access.astype(np.uint8),
-            presentable=presentable,
-            disposable=np.isin(letters, ["b", "l"]),
-            second_field=letters == "2",
-            leading=leading,
-            corrupt=np.zeros(count, np.bool_),
-            skips_leading=skips_leading,
-            display_order=order,
-            timeline=timeline,
-            synthetic_times=False,
-            exact_random_access=True,
-            damage=None,
-            packets=None,
-        )
 
 
 def check(stream: Stream, index: PacketIndex, plan: DecodePlan, frames: list[int]) -> None:

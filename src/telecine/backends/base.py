@@ -35,6 +35,7 @@ from telecine.index.video_info import VideoInfo
 from telecine.limits import Limits
 from telecine.pixels.geometry import Geometry
 from telecine.plan.decode_plan import DecodePlan
+from telecine.plan.packet_reader import PacketReader
 from telecine.source.source import Source
 from telecine.validation import Option, check
 
@@ -72,6 +73,11 @@ class DecodeRequest:
     """Width times height of a picture at most: a stream may change its size at any key frame."""
     cores: int | None = None
     """Processor cores that the decode may keep busy; None for all that this process may use."""
+
+    @property
+    def reader(self) -> PacketReader:
+        """Reader of the planned packets."""
+        return PacketReader(self.demuxer, self.index)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,12 +11,13 @@ import numpy.typing as npt
 
 from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
 from telecine.backends.remux.output_buffers import HostRows
-from telecine.backends.remux.remux import Reel, chapters, cut, doubtful, make_reel
+from telecine.backends.remux.remux import Reel, make_reel
 from telecine.bitstream import allows_fields
 from telecine.bitstream.annexb import ByteStream
 from telecine.bitstream.hevc import is_progressive
 from telecine.errors import OptionsError, UnsupportedVideoError
-from telecine.plan.decode_plan import DecodeRange
+from telecine.plan.damage import unreliable_targets
+from telecine.plan.ranges import DecodeRange, split_at_closed_points, split_at_resets
 from telecine.system import usable_cores
 from telecine.validation import Option
 
@@ -73,7 +74,7 @@ class OpenCVBackend:
             raise OptionsError(f'opencv decodes on the CPU alone, and device is {request.device!r}; use device="cpu"')
         rows = HostRows(request)
         threads = 1 if request.index.codec in _SINGLE_THREADED else min(_MAX_THREADS, request.cores or usable_cores())
-        for runs in cut(request.plan.ranges):
+        for runs in split_at_resets(request.plan.ranges):
             _decode(request, runs, rows, threads)
             if request.options["frame_recovery"]:
                 _recover(request, runs, rows)
@@ -82,7 +83,7 @@ class OpenCVBackend:
 
 def _recover(request: DecodeRequest, runs: tuple[DecodeRange, ...], rows: HostRows) -> None:
     for run in runs:
-        for part in chapters(request.index, run):
+        for part in split_at_closed_points(request.index, run):
             wanted = [row for where in part.targets.values() for row in where]
             if not rows.kept[wanted].all():
                 _decode(request, (part,), rows, threads=1)
@@ -97,8 +98,8 @@ def _decode(request: DecodeRequest, runs: tuple[DecodeRange, ...], rows: HostRow
             f"{request.source.name}: its pictures are interlaced, and OpenCV's conversion fails on those without "
             "saying so; use backend='pyav'"
         )
-    reel = make_reel(request.demuxer, request.index, runs, request.deadline)
-    parts = [part for run in runs for part in chapters(request.index, run)] if reel.changes else []
+    reel = make_reel(request.reader, runs, request.deadline)
+    parts = [part for run in runs for part in split_at_closed_points(request.index, run)] if reel.changes else []
     if len(parts) > 1:
         # OpenCV would scale what follows to the first size, in its own way
         for part in parts:
@@ -124,7 +125,7 @@ def _decode(request: DecodeRequest, runs: tuple[DecodeRange, ...], rows: HostRow
             f"{request.source.name}: OpenCV gave no frame of it; its FFmpeg seems to have no decoder for "
             f"{request.index.codec} without a GPU. Use backend='pyav'"
         )
-    lost = doubtful(request.index, runs, reel.missing(seen))
+    lost = unreliable_targets(request.index, runs, reel.missing(seen))
     rows.kept[[row for run in runs for ordinal in lost for row in run.targets.get(ordinal, ())]] = False
 
 
@@ -134,7 +135,7 @@ def _may_hold_fields(request: DecodeRequest, run: DecodeRange) -> bool:
     if codec not in ("h264", "hevc"):
         return codec in _TOLD or codec == "mpeg4"
     stream = ByteStream(codec, request.demuxer.extradata)
-    for _, packet in request.demuxer.read(request.index, run.packets[:1]):
+    for _, packet in request.reader.read(run.packets[:1]):
         stream(memoryview(packet), True, True)
     if codec == "hevc":
         return not all(is_progressive(header) for header in stream.sequence)
@@ -153,7 +154,7 @@ def _begins_interlaced(request: DecodeRequest, run: DecodeRange) -> bool:
     context.extradata, context.codec_tag = template.extradata, template.codec_tag
     context.thread_count = 1
     try:
-        for _, packet in request.demuxer.read(request.index, run.packets[:1]):
+        for _, packet in request.reader.read(run.packets[:1]):
             pictures = context.decode(packet) + context.decode(None)
             return any(picture.interlaced_frame for picture in pictures)
     except av.error.FFmpegError:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
 from telecine.backends.remux.output_buffers import HostRows, TorchRows
-from telecine.backends.remux.remux import STEP, Reel, by_halves, chapters, doubtful, make_reel
+from telecine.backends.remux.remux import STEP, Reel, make_reel
 from telecine.errors import BackendUnavailable
-from telecine.plan.decode_plan import DecodeRange
+from telecine.plan.damage import unreliable_targets
+from telecine.plan.ranges import DecodeRange, find_undecodable_targets, split_at_closed_points
 from telecine.system import usable_cores
 from telecine.validation import Option
 
@@ -113,7 +114,7 @@ class _Decoding:
 
     def _decode(self, runs: tuple[DecodeRange, ...], again: bool = False) -> None:
         """Decode runs, all with one decoder; a second time in parts where that fails."""
-        reel = make_reel(self._request.demuxer, self._index, runs, self._request.deadline)
+        reel = make_reel(self._request.reader, runs, self._request.deadline)
         seen: set[int] = set()
         try:
             for position, picture in self._pictures(reel):
@@ -127,7 +128,7 @@ class _Decoding:
         if missing and not again:
             self._retry(runs, missing)
             return
-        lost = doubtful(self._index, runs, missing | reel.corrupt)
+        lost = unreliable_targets(self._index, runs, missing | reel.corrupt)
         self.rows.kept[[row for run in runs for ordinal in lost for row in run.targets.get(ordinal, ())]] = False
 
     def _retry(self, runs: tuple[DecodeRange, ...], missing: set[int]) -> None:
@@ -136,9 +137,9 @@ class _Decoding:
             return all(self.rows.kept[where[0]] for where in run.targets.values())
 
         for run in runs:
-            for part in chapters(self._index, run):
+            for part in split_at_closed_points(self._index, run):
                 if missing & part.targets.keys():
-                    for ordinal in by_halves(self._index, part, whole):
+                    for ordinal in find_undecodable_targets(self._index, part, whole):
                         self.rows.kept[list(part.targets[ordinal])] = False
 
     def _pictures(self, reel: Reel) -> Iterator[tuple[int, torch.Tensor]]:

@@ -6,18 +6,12 @@ content would otherwise pick playlists, ``ffconcat`` or SDP, which open files an
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from telecine.bitstream import DESCRIBED
-from telecine.bitstream.extradata import in_band
 from telecine.container.avio import Reader
 from telecine.container.display_matrix import has_movie
-from telecine.container.timestamps import NO_TIME, OVERFLOW
 from telecine.deadline import Deadline
 from telecine.errors import Cancelled, NoVideoError, SourceError, TelecineError
 from telecine.limits import Limits
@@ -27,8 +21,6 @@ if TYPE_CHECKING:
     from av.container import InputContainer
     from av.packet import Packet
     from av.video.stream import VideoStream
-
-    from telecine.index.packet_index import PacketIndex
 
 __all__ = ["ALLOWED_FORMATS", "Demuxer", "coded_max_pixels"]
 
@@ -76,9 +68,6 @@ _FIRST_LOOK = {**_NO_PARSERS, **_NO_DECODERS, "probesize": "32"}
 """For the names of the codecs alone: nothing is parsed and nothing decoded."""
 _NOT_VIDEO = ("attached_pic", "timed_thumbnails", "still_image")
 _READ_BYTES = 1 << 16
-_READ_ON = 256
-"""Packets that are read over rather than sought over."""
-
 
 _MOST_OF_FFMPEG = 2**31 - 1
 
@@ -109,7 +98,8 @@ class Demuxer:
         self._max_pixels = max_pixels
         self._source = source
         self._deadline = deadline
-        self._seeks = True  # until a seek lands where that is not certain
+        self.can_seek = True
+        """False once a seek has led to an unknown packet; then the file is read from its start instead."""
         self._open()
 
     @property
@@ -140,9 +130,9 @@ class Demuxer:
         except TelecineError:
             raise
         except (av.error.FFmpegError, ValueError) as error:
-            self._check_whole()
+            self.check_reading()
             raise _refusal(self._source, error) from None
-        self._check_whole()
+        self.check_reading()
         try:
             # PyAV has FFmpeg make up missing times, which mixes guesses with facts; the index makes its own and says so
             self.container.flags &= ~av.container.Flags.gen_pts.value  # type: ignore[operator]
@@ -153,7 +143,8 @@ class Demuxer:
         for other in self.container.streams:
             if other.index != self.stream.index:
                 other.discard = av.stream.Discard.all
-        self._next = 0  # ordinal of the packet that comes next
+        self.position = 0
+        """Ordinal of the packet that comes next; it is only counted, so a seek must set it."""
 
     def _open_container(self) -> InputContainer:
         with self._attempt(_FIRST_LOOK) as look:
@@ -212,94 +203,30 @@ class Demuxer:
                 # PyAV ends with an empty packet for each stream, and knows nothing of streams that appeared meanwhile
                 packet = None
             except av.error.FFmpegError:
-                self._check_whole()
+                self.check_reading()
                 raise
             if packet is None:
-                self._check_whole()
+                self.check_reading()
                 return
             if packet.size:
-                self._next += 1
+                self.position += 1
                 yield packet
 
-    def read(self, index: PacketIndex, ordinals: npt.NDArray[np.int64]) -> Iterator[tuple[int, Packet[VideoStream]]]:
-        """Yield (ordinal, packet) for packets of the index, by ascending ordinal.
-
-        Packets that the index kept are taken from it. Otherwise the file is read again, from a seek to the first of
-        them; what is found there is compared with the index, and if it is not the same, the file is read from its
-        start instead.
-        """
-        palettes = list(index.palettes)
-        for ordinal, packet in self._read(index, ordinals):
-            # what a container brings once, and a demuxer not again behind a seek
-            if ordinal in index.new_extradata and not packet.has_sidedata("new_extradata"):
-                packet.set_sidedata(index.new_extradata[ordinal])
-            brought = bisect_right(palettes, ordinal)
-            if brought and not packet.has_sidedata("palette"):
-                packet.set_sidedata(index.palettes[palettes[brought - 1]])
-            yield ordinal, packet
-
-    def _read(self, index: PacketIndex, ordinals: npt.NDArray[np.int64]) -> Iterator[tuple[int, Packet[VideoStream]]]:
-        if index.packets is not None:
-            for ordinal in ordinals.tolist():
-                yield ordinal, index.packets[ordinal]
-            return
-        wanted, done = ordinals.tolist(), 0
-        while done < len(wanted):
-            if wanted[done] < self._next or (self._seeks and wanted[done] >= self._next + _READ_ON):
-                self._seek(index, wanted[done])
-            for packet in self.packets():
-                at = self._next - 1
-                if at != wanted[done]:
-                    continue
-                if not _same(index, at, packet):
-                    break
-                yield at, packet
-                done += 1
-                if done == len(wanted):
-                    self._check_whole()
-                    return
-            if not self._seeks:
-                raise SourceError(f"{self.name}: reading it again gave other packets; was the file changed meanwhile?")
-            # behind a seek this demuxer tells other times, or ends early: only from the start does it read the same
-            self._seeks = False
-            self.rewind()
-
-    def in_band(self, index: PacketIndex, ordinal: int, packet: Packet[VideoStream]) -> bytes | None:
-        """A packet with what the container has brought beside it written into it, for who is told of one header only.
-
-        Returns:
-            None where that cannot be done; see :func:`telecine.bitstream.extradata.in_band`.
-        """
-        return in_band(index.codec, self.extradata, bytes(index.new_extradata[ordinal]), bytes(packet))
-
-    def _check_whole(self) -> None:
+    def check_reading(self) -> None:
+        """Raise if the deadline has passed, or if a read was interrupted, so that packets may be missing."""
         self._deadline.check("reading the packets")
         if self._reader.interrupted:
             raise Cancelled(f"{self.name}: reading it was interrupted from outside, as by a signal")
 
-    def _seek(self, index: PacketIndex, target: int) -> None:
-        """Stand at or before packet ``target``, knowing which packet is next."""
-        import av
+    def seek(self, ticks: int, position: int = 0) -> None:
+        """Move to a key frame at or before a time.
 
-        if not self._seeks:
-            self.rewind()
-            return
-        when = index.dts[target] if index.dts[target] != NO_TIME else index.pts[target]
-        landed: int | None = None
-        if when != NO_TIME:
-            try:
-                self.container.seek(int(when), stream=self.stream)
-                packet = next(self.packets(), None)
-                landed = None if packet is None else _find(index, packet, target)
-            except av.error.FFmpegError:
-                pass
-        if landed is None:
-            self._seeks = False
-            self.rewind()
-            return
-        # the packet just read cannot be put back: seek once more, to the same place
-        self.container.seek(int(when), stream=self.stream)
-        self._next = landed
+        Args:
+            ticks: decoding time in the stream's time base.
+            position: ordinal of the packet there, if it is known.
+        """
+        self.container.seek(ticks, stream=self.stream)
+        self.position = position
 
     def close(self) -> None:
         """Close the container. May be called twice."""
@@ -310,21 +237,6 @@ class Demuxer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _same(index: PacketIndex, ordinal: int, packet: Packet[Any]) -> bool:
-    known = index.pts[ordinal]
-    # those of the index go on where the clock of a transport stream ran over
-    same = known == NO_TIME if packet.pts is None else known != NO_TIME and (packet.pts - known) % OVERFLOW == 0
-    return bool(packet.size == index.size[ordinal] and same)
-
-
-def _find(index: PacketIndex, packet: Packet[Any], target: int) -> int | None:
-    """The ordinal of a packet that stands at or before ``target``, None where that is not certain."""
-    if packet.pts is None:
-        return None
-    found = np.flatnonzero((index.pts[: target + 1] == packet.pts) & (index.size[: target + 1] == packet.size))
-    return int(found[0]) if len(found) == 1 else None
 
 
 def _only_decorates(stream: VideoStream) -> bool:

@@ -20,7 +20,9 @@ from telecine.deadline import Deadline
 from telecine.errors import UnsupportedVideoError
 from telecine.index.packet_index import read_index
 from telecine.limits import Limits
-from telecine.plan.decode_plan import DecodeRange, make_plan
+from telecine.plan.decode_plan import make_plan
+from telecine.plan.packet_reader import PacketReader
+from telecine.plan.ranges import DecodeRange
 from telecine.source.source import open_source
 
 BT709 = "colour_primaries=1:transfer_characteristics=1:matrix_coefficients=1:video_full_range_flag=1"
@@ -41,6 +43,7 @@ class Opened:
         request: Any = types.SimpleNamespace(
             source=self.source,
             demuxer=self.demuxer,
+            reader=PacketReader(self.demuxer, self.index),
             index=self.index,
             deadline=Deadline(),
             geometry=types.SimpleNamespace(stored_width=192, stored_height=144),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,18 +40,16 @@ class FakePacket(bytes):
     is_corrupt = False
 
 
-class FakeDemuxer:
-    """Reads from a list; counts what it was asked for."""
+class FakePackets(list[FakePacket]):
+    """Packets that an index keeps. It notes which are read."""
 
-    def __init__(self, pictures: Sequence[Coded], shape: Shape) -> None:
-        self.packets = [FakePacket(picture.packet()) for picture in pictures]
-        self.extradata = shape.extradata()
-        self.asked: list[int] = []
+    def __init__(self, pictures: Sequence[Coded]) -> None:
+        super().__init__(FakePacket(picture.packet()) for picture in pictures)
+        self.read: list[int] = []
 
-    def read(self, index: PacketIndex, ordinals: np.ndarray) -> Iterator[tuple[int, FakePacket]]:
-        for ordinal in ordinals.tolist():
-            self.asked.append(ordinal)
-            yield ordinal, self.packets[ordinal]
+    def __getitem__(self, ordinal: Any) -> Any:
+        self.read.append(ordinal)
+        return super().__getitem__(ordinal)
 
 
 def _index(pictures: Sequence[Coded], opens: Sequence[int] = ()) -> PacketIndex:
@@ -82,7 +81,7 @@ def _index(pictures: Sequence[Coded], opens: Sequence[int] = ()) -> PacketIndex:
         "picture": None,
         "exact_random_access": True,
         "damage": None,
-        "packets": None,
+        "packets": FakePackets(pictures),
     }
     known = PacketIndex.__dataclass_fields__
     return PacketIndex(**{name: value for name, value in values.items() if name in known})
@@ -113,7 +112,7 @@ def _request(
     }  # fmt: skip
     values: dict[str, Any] = {
         "source": None,
-        "demuxer": FakeDemuxer(pictures, shape),
+        "demuxer": SimpleNamespace(extradata=shape.extradata()),
         "index": index,
         "info": VideoInfo(**(facts | (info or {}))),
         "plan": make_plan(index, np.array(frames, np.int64)),
@@ -141,8 +140,8 @@ def test_frames_are_labelled_and_only_planned_packets_are_read(double: Double) -
     decoded = NvdecBackend().decode(request)
     assert decoded.kept.all() and decoded.device == "cpu" and decoded.data.shape == (4, 48, 64, 3)
     check_frames(decoded.data, frames, Shape())
-    demuxer: Any = request.demuxer
-    assert demuxer.asked == [p for run in request.plan.ranges for p in run.packets.tolist()]
+    packets: Any = request.index.packets
+    assert packets.read == [p for run in request.plan.ranges for p in run.packets.tolist()]
 
 
 def test_frames_stay_on_the_device_unless_asked_for(double: Double) -> None:
@@ -163,8 +162,8 @@ def test_damage_is_left_out_and_noted(double: Double) -> None:
 
 def test_a_packet_that_the_container_calls_damaged_is_damaged(double: Double) -> None:
     request = _request(gop(0, 9), [0, 8])
-    demuxer: Any = request.demuxer
-    demuxer.packets[3].is_corrupt = True
+    packets: Any = request.index.packets
+    packets[3].is_corrupt = True
     assert NvdecBackend().decode(request).kept.tolist() == [True, False]
 
 

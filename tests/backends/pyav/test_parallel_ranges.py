@@ -21,7 +21,8 @@ from telecine.deadline import Deadline
 from telecine.errors import Cancelled, DeadlineError
 from telecine.index.packet_index import read_index
 from telecine.limits import Limits
-from telecine.plan.decode_plan import DecodeRange, make_plan
+from telecine.plan.decode_plan import make_plan
+from telecine.plan.ranges import DecodeRange
 from telecine.source.source import open_source
 
 SPREAD = [1, 14, 27, 40, 53]

@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 
 from support.clips import CLIPS, Clip
-from telecine.backends.remux.remux import STEP, by_halves, chapters, cut, doubtful, make_reel, only
+from telecine.backends.remux.remux import STEP, make_reel
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.errors import UnsupportedVideoError
 from telecine.index.packet_index import PacketIndex, read_index
 from telecine.limits import Limits
-from telecine.plan.decode_plan import DecodeRange, make_plan
+from telecine.plan.decode_plan import make_plan
+from telecine.plan.packet_reader import PacketReader
+from telecine.plan.ranges import DecodeRange, split_at_resets
 from telecine.source.source import open_source
 
 DECODABLE = [
@@ -31,6 +33,7 @@ class Opened:
         self.source = open_source(CLIPS[name].path(), Limits(), Deadline())
         self.demuxer = Demuxer(self.source, Deadline())
         self.index: PacketIndex = read_index(self.demuxer, Limits(), Deadline())
+        self.reader = PacketReader(self.demuxer, self.index)
 
     def runs(self, *frames: int) -> tuple[DecodeRange, ...]:
         wanted = np.array(frames or range(self.index.num_frames), np.int64)
@@ -42,8 +45,8 @@ def test_times_in_it_are_positions(clip: Clip) -> None:
     """Whatever the times of the source are: from 0, one step apart, and every target is where its row says."""
     opened = Opened(clip.name)
     index = opened.index
-    for runs in cut(opened.runs()):
-        reel = make_reel(opened.demuxer, index, runs, Deadline())
+    for runs in split_at_resets(opened.runs()):
+        reel = make_reel(opened.reader, runs, Deadline())
         with av.open(io.BytesIO(reel.data)) as file:
             packets = [packet for packet in file.demux(video=0) if packet.size]
         times = sorted(packet.pts for packet in packets)
@@ -58,8 +61,8 @@ def test_times_in_it_are_positions(clip: Clip) -> None:
 
 def test_only_what_is_needed_is_in_it() -> None:
     opened = Opened("h264_pyramid.mp4")
-    (runs,) = cut(opened.runs(30))
-    reel = make_reel(opened.demuxer, opened.index, runs, Deadline())
+    (runs,) = split_at_resets(opened.runs(30))
+    reel = make_reel(opened.reader, runs, Deadline())
     assert len(reel.present()) == sum(len(run.packets) for run in runs) < 20
 
 
@@ -70,8 +73,8 @@ def test_only_what_is_needed_is_in_it() -> None:
 def test_h264_in_order_has_decoding_times(name: str, is_mp4: bool) -> None:
     """Readers need not decode a few frames first, to make them up."""
     opened = Opened(name)
-    for runs in cut(opened.runs()):
-        reel = make_reel(opened.demuxer, opened.index, runs, Deadline())
+    for runs in split_at_resets(opened.runs()):
+        reel = make_reel(opened.reader, runs, Deadline())
         assert (bytes(reel.data[4:8]) == b"ftyp") is is_mp4
         with av.open(io.BytesIO(reel.data)) as file:
             packets = [packet for packet in file.demux(video=0) if packet.size]
@@ -83,7 +86,7 @@ def test_h264_in_order_has_decoding_times(name: str, is_mp4: bool) -> None:
 
 def test_it_has_no_orientation() -> None:
     opened = Opened("rotated90.mp4")
-    reel = make_reel(opened.demuxer, opened.index, opened.runs(), Deadline())
+    reel = make_reel(opened.reader, opened.runs(), Deadline())
     with av.open(io.BytesIO(reel.data)) as file:
         assert next(file.decode(video=0)).rotation == 0
 
@@ -91,55 +94,18 @@ def test_it_has_no_orientation() -> None:
 def test_a_codec_that_does_not_fit_is_refused_with_a_reason() -> None:
     opened = Opened("gif.gif")
     with pytest.raises(UnsupportedVideoError, match="cannot be handed over in a file"):
-        make_reel(opened.demuxer, opened.index, opened.runs(), Deadline())
+        make_reel(opened.reader, opened.runs(), Deadline())
 
 
 def test_times_that_are_nobodys() -> None:
     opened = Opened("base.mp4")
-    reel = make_reel(opened.demuxer, opened.index, opened.runs(), Deadline())
+    reel = make_reel(opened.reader, opened.runs(), Deadline())
     assert [reel.at(time) for time in (0, 40.4, 59 * 40.0)] == [0, 1, 59]
     assert [reel.at(time) for time in (-40, 20, 60 * 40)] == [None, None, None]
-
-
-def test_chapters_start_at_points_that_look_back_at_nothing() -> None:
-    opened = Opened("h264_pyramid.mp4")
-    (run,) = opened.runs()
-    parts = chapters(opened.index, run)
-    assert [len(part.targets) for part in parts] == [24, 24, 12]
-    assert all(opened.index.random_access[part.packets[0]] for part in parts)
-    assert chapters(opened.index, only(opened.index, run, [opened.index.display_order[30]]))[0].packets[0] == 24
-
-
-def test_damage_reaches_up_to_the_next_point_that_looks_back_at_nothing() -> None:
-    opened = Opened("h264_no_b.mp4")
-    runs = opened.runs()
-    assert doubtful(opened.index, runs, {30}) == set(range(30, 48))
-    assert doubtful(opened.index, runs, set()) == set()
-
-
-def test_damage_of_what_nothing_refers_to_stays_there() -> None:
-    opened = Opened("h264_pyramid_none.mp4")
-    runs = opened.runs()
-    disposable = int(np.flatnonzero(opened.index.disposable)[3])
-    assert doubtful(opened.index, runs, {disposable}) == {disposable}
-
-
-def test_halving_finds_where_a_part_breaks() -> None:
-    """In a number of tries that grows as its logarithm."""
-    opened = Opened("h264_no_b.mp4")
-    (part, *_) = chapters(opened.index, opened.runs()[0])
-    tried = []
-
-    def decode(run: DecodeRange) -> bool:
-        tried.append(len(run.packets))
-        return 17 not in run.packets
-
-    assert by_halves(opened.index, part, decode) == set(range(17, 24))
-    assert len(tried) <= 10
 
 
 def test_parameter_sets_that_change_are_noticed() -> None:
     """A library that makes room for the first size would go wrong there, and some read beyond it."""
     for name, changes in {"size_change.ts": True, "h264.ts": False, "hevc_raw.hevc": False, "base.mp4": False}.items():
         opened = Opened(name)
-        assert make_reel(opened.demuxer, opened.index, opened.runs(), Deadline()).changes is changes
+        assert make_reel(opened.reader, opened.runs(), Deadline()).changes is changes

@@ -22,11 +22,10 @@ from typing import Any
 from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
 from telecine.backends.deepstream.bitstream_builder import Splice, parts_of, splices
 from telecine.backends.remux.output_buffers import PinnedRows, TorchRows
-from telecine.backends.remux.remux import by_halves
 from telecine.bitstream.h273 import matrix_code
 from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable, DeadlineError, UnsupportedVideoError
-from telecine.plan.decode_plan import DecodeRange
+from telecine.plan.ranges import DecodeRange, find_undecodable_targets
 from telecine.validation import Option
 
 __all__ = ["DeepStreamBackend"]
@@ -123,7 +122,7 @@ class _Work:
         ):
             if not self._fill(splice):
                 for part in splice.parts:
-                    by_halves(index, part, self._retry)
+                    find_undecodable_targets(index, part, self._retry)
 
     def _retry(self, run: DecodeRange) -> bool:
         """Decode a run alone; say whether all of its targets came."""

@@ -19,14 +19,13 @@ import numpy as np
 from telecine.backends.base import DecodeRequest
 from telecine.backends.deepstream.mkv_writer import Block, matroska
 from telecine.backends.parser_order import labels
-from telecine.backends.remux.remux import chapters
 from telecine.bitstream import Leading, RandomAccess, scanner_for
 from telecine.bitstream.annexb import ByteStream
 from telecine.bitstream.h264 import FrameNumbers, H264Scanner
 from telecine.bitstream.nal import nal_type
 from telecine.errors import UnsupportedVideoError
 from telecine.index.packet_index import PacketIndex
-from telecine.plan.decode_plan import DecodeRange
+from telecine.plan.ranges import DecodeRange, extend_to_closed_points, split_at_closed_points
 
 __all__ = ["Splice", "parts_of", "splices"]
 
@@ -86,35 +85,8 @@ def parts_of(index: PacketIndex, runs: Iterable[DecodeRange]) -> list[DecodeRang
     Behind an open point of H.264 come pictures that lack what they refer to, and whether a decoder shows them is its
     own affair. So a run that starts at one is led back to a point that looks back at nothing, if there is one.
     """
-    led: list[DecodeRange] = []
-    for run in runs:
-        start = int(run.packets[0])
-        if index.codec == "h264" and index.random_access[start] == RandomAccess.OPEN:
-            points = np.flatnonzero(index.random_access[: start + 1])
-            closed = points[index.random_access[points] == RandomAccess.CLOSED]
-            run = _from(index, int(closed[-1] if len(closed) else points[0]), run)
-            while led and led[-1].packets[-1] >= run.packets[0]:
-                run = _joined(led.pop(), run)
-        led.append(run)
-    return [part for run in led for part in chapters(index, run)]
-
-
-def _from(index: PacketIndex, start: int, run: DecodeRange) -> DecodeRange:
-    """A run that begins earlier."""
-    first, last = int(run.packets[0]), int(run.packets[-1])
-    feed = ~index.disposable[start : last + 1]
-    feed[run.packets - start] = True
-    packets = np.flatnonzero(feed) + start
-    sound = np.concatenate([index.presentable[packets[packets < first]], run.required])
-    return DecodeRange(packets, sound, run.targets, run.reset)
-
-
-def _joined(one: DecodeRange, other: DecodeRange) -> DecodeRange:
-    """Two runs that overlap."""
-    packets, where = np.unique(np.concatenate([one.packets, other.packets]), return_index=True)
-    return DecodeRange(
-        packets, np.concatenate([one.required, other.required])[where], {**one.targets, **other.targets}, one.reset
-    )
+    led = extend_to_closed_points(index, runs) if index.codec == "h264" else runs
+    return [part for run in led for part in split_at_closed_points(index, run)]
 
 
 def splices(request: DecodeRequest, parts: Iterable[DecodeRange], colours: str) -> Iterator[Splice]:
@@ -168,7 +140,7 @@ class _Reader:
         piece = _Piece(part)
         sound = _Sound(index.codec, self._extradata)
         torn = dict(zip(part.packets.tolist(), index.has_gap_before(part.packets).tolist(), strict=True))
-        for ordinal, packet in self._request.demuxer.read(index, part.packets):
+        for ordinal, packet in self._request.reader.read(part.packets):
             self._request.deadline.check("reading the packets")
             if torn[ordinal] and not index.random_access[ordinal]:
                 break

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,9 @@ import numpy.typing as npt
 from telecine.backends.base import DecodeRequest
 from telecine.backends.parser_order import places
 from telecine.bitstream import RandomAccess
-from telecine.errors import UnsupportedVideoError
 from telecine.index.packet_index import PacketIndex
-from telecine.plan.decode_plan import DecodeRange
+from telecine.plan.damage import leads_across_gap
+from telecine.plan.ranges import DecodeRange, split_at_closed_points
 
 __all__ = ["Batch", "read_batches"]
 
@@ -48,7 +47,7 @@ def read_batches(request: DecodeRequest) -> Iterator[Batch]:
     waiting: list[DecodeRange] = []
     size = 0
     for planned in request.plan.ranges:
-        for range_ in _split_at_closed_points(request.index, planned):
+        for range_ in split_at_closed_points(request.index, planned, _MIN_RANGE_PACKETS):
             more = int(request.index.size[range_.packets].sum())
             if waiting and size + more > _BATCH_BYTES:
                 yield _read(request, waiting)
@@ -59,27 +58,14 @@ def read_batches(request: DecodeRequest) -> Iterator[Batch]:
         yield _read(request, waiting)
 
 
-def _split_at_closed_points(index: PacketIndex, range_: DecodeRange) -> Iterator[DecodeRange]:
-    closed = np.flatnonzero(index.random_access[range_.packets] == RandomAccess.CLOSED)
-    bounds = [0]
-    for at in closed.tolist():
-        if at - bounds[-1] >= _MIN_RANGE_PACKETS:
-            bounds.append(at)
-    for start, stop in pairwise([*bounds, len(range_.packets)]):
-        packets = range_.packets[start:stop]
-        targets = {p: range_.targets[p] for p in packets.tolist() if p in range_.targets}
-        if targets:
-            yield DecodeRange(packets, range_.required[start:stop], targets, True)
-
-
 def _read(request: DecodeRequest, ranges: list[DecodeRange]) -> Batch:
     index = request.index
     ordinals = np.concatenate([range_.packets for range_ in ranges])
     bounds = np.append(0, np.cumsum([len(range_.packets) for range_ in ranges]))
     flags = _packet_flags(index, ordinals, np.concatenate([range_.required for range_ in ranges]), bounds[:-1])
     packets: list[Any] = []
-    for position, (ordinal, packet) in enumerate(request.demuxer.read(index, ordinals)):
-        packets.append(packet if ordinal not in index.new_extradata else _prepend_extradata(request, ordinal, packet))
+    for position, (ordinal, packet) in enumerate(request.reader.read_in_band(ordinals)):
+        packets.append(packet)
         if packet.is_corrupt:
             # a second field belongs to the picture of the packet in front of it
             flags[position - int(position > 0 and index.second_field[ordinal])] |= _CORRUPT
@@ -87,16 +73,6 @@ def _read(request: DecodeRequest, ranges: list[DecodeRange]) -> Batch:
     wanted = np.array(targets, np.int64).reshape(-1, 2)
     wanted[:, 0] = np.searchsorted(ordinals, wanted[:, 0])
     return Batch(packets, places(index, ordinals), flags, np.stack([bounds[:-1], bounds[1:]], axis=1), wanted)
-
-
-def _prepend_extradata(request: DecodeRequest, ordinal: int, packet: Any) -> bytes:
-    """Return the packet with its out-of-band parameter sets prepended: the engine takes extradata only once."""
-    data = request.demuxer.in_band(request.index, ordinal, packet)
-    if data is None:
-        raise UnsupportedVideoError(
-            "nvdec: the container changes the extradata in mid-stream in a way that the engine does not take"
-        )
-    return data
 
 
 def _packet_flags(
@@ -113,14 +89,11 @@ def _packet_flags(
     access, leading = index.random_access[packets], index.leading[packets]
     gap = index.has_gap_before(packets) & index.exact_random_access
     gap[starts] = False
-    # leading pictures may refer to pictures in front of their open random access point
-    point = np.maximum.accumulate(np.where(access > 0, np.arange(len(access)), 0))
-    orphaned = leading & gap[point] & (access[point] == RandomAccess.OPEN)
     flags = np.zeros(len(packets), np.uint8)
     flags[access == RandomAccess.CLOSED] |= _RESTART
     flags[access == RandomAccess.OPEN] |= _OPEN
     flags[leading] |= _LEADING
     flags[required & ~index.disposable[packets] & index.exact_random_access] |= _NEEDED
     flags[gap & (access == RandomAccess.NONE)] |= _NEEDED | _CORRUPT
-    flags[index.corrupt[packets] | orphaned] |= _CORRUPT
+    flags[index.corrupt[packets] | leads_across_gap(index, packets, gap)] |= _CORRUPT
     return flags

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,18 +13,16 @@ import numpy.typing as npt
 
 from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
 from telecine.backends.pyav.parallel_ranges import Progress, shares, two_at_a_time
-from telecine.bitstream import RandomAccess
 from telecine.bitstream.h264 import FrameNumbers
 from telecine.container.demuxer import coded_max_pixels
 from telecine.pixels.filter_graph import Converter
-from telecine.plan.decode_plan import DecodeRange, unreliable_targets
+from telecine.plan.damage import required_losses, unreliable_targets
+from telecine.plan.ranges import DecodeRange, split_at_closed_points, split_at_resets
 from telecine.system import usable_cores
 from telecine.validation import Option
 
 if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
-
-    from telecine.index.packet_index import PacketIndex
 
 __all__ = ["PyAVBackend"]
 
@@ -99,21 +97,22 @@ class PyAVBackend:
 
 def _execute(request: DecodeRequest, threads: int, feeders: tuple[_Feeder, _Feeder], progress: Progress) -> None:
     feeder, second = feeders
-    sound = [False] * len(request.plan.ranges)
+    ranges = request.plan.ranges
+    intact: dict[int, bool] = {}
     if (share := shares(request, threads)) is not None:
         decoders = partial(_alone, feeder, share[0]), partial(_alone, second, share[1])
-        sound = two_at_a_time(request.plan.ranges, decoders, progress)
-    for segment in _segments(request.plan.ranges):
-        if all(sound[number] for number, _ in segment):
+        intact = {id(range_): ok for range_, ok in zip(ranges, two_at_a_time(ranges, decoders, progress), strict=True)}
+    for decode_pass in split_at_resets(ranges):
+        if all(intact.get(id(range_)) for range_ in decode_pass):
             continue
-        runs = [run for _, run in segment]
-        if not feeder.decode(runs, threads):
+        if not feeder.decode(decode_pass, threads):
             # Errors of frame threads surface late, and in company: alone, each packet answers for itself. And a
             # damaged packet may have left wrong parameter sets, which a decoder keeps through a flush: each stretch
             # that needs nothing from before it gets a new one, as if it were the only one asked for.
-            for stretch in _stretches(runs, request.index):
-                feeder.forget()
-                feeder.decode([stretch], threads=1)
+            for range_ in decode_pass:
+                for independent in split_at_closed_points(request.index, range_):
+                    feeder.forget()
+                    feeder.decode((independent,), threads=1)
 
 
 def _threads(request: DecodeRequest) -> int:
@@ -128,27 +127,7 @@ def _threads(request: DecodeRequest) -> int:
 
 
 def _alone(feeder: _Feeder, threads: int, run: DecodeRange) -> bool:
-    return feeder.decode([run], threads)
-
-
-def _segments(runs: Iterable[DecodeRange]) -> list[list[tuple[int, DecodeRange]]]:
-    """Runs between two restarts of the decoder, with their numbers."""
-    segments: list[list[tuple[int, DecodeRange]]] = []
-    for number, run in enumerate(runs):
-        if run.reset:
-            segments.append([])
-        segments[-1].append((number, run))
-    return segments
-
-
-def _stretches(segment: list[DecodeRange], index: PacketIndex) -> Iterator[DecodeRange]:
-    """The runs of a segment, cut at each packet that needs nothing from before it."""
-    for run in segment:
-        closed = np.flatnonzero(index.random_access[run.packets] == RandomAccess.CLOSED)
-        cuts = closed[closed > 0]
-        for packets, sound in zip(np.split(run.packets, cuts), np.split(run.required, cuts), strict=True):
-            own = {packet: run.targets[packet] for packet in packets.tolist() if packet in run.targets}
-            yield DecodeRange(packets, sound, own, reset=True)
+    return feeder.decode((run,), threads)
 
 
 class _Feeder:
@@ -177,7 +156,7 @@ class _Feeder:
         """(height, width) of the pictures that were converted."""
         return self._convert.sizes
 
-    def decode(self, segment: list[DecodeRange], threads: int) -> bool:
+    def decode(self, segment: tuple[DecodeRange, ...], threads: int) -> bool:
         """Decode the runs of a segment without restarting in between; say whether all of it was sound."""
         import av
 
@@ -189,7 +168,7 @@ class _Feeder:
         gaps: set[int] = set()
         numbers = FrameNumbers(bytes(context.extradata or b"")) if self._index.codec == "h264" else None
         for run in segment:
-            for ordinal, packet in self._request.demuxer.read(self._index, run.packets):
+            for ordinal, packet in self._request.reader.read(run.packets):
                 self._progress.step()
                 # the frame carries its packet's pts: with the ordinal in it, the container's times cannot mislead
                 packet.pts = ordinal
@@ -262,19 +241,14 @@ class _Feeder:
 
     def _judge(
         self,
-        segment: list[DecodeRange],
+        segment: tuple[DecodeRange, ...],
         targets: dict[int, tuple[int, ...]],
         seen: set[int],
         damaged: set[int],
         gaps: set[int],
     ) -> bool:
         """Withdraw the frames that were built on damaged ones; say whether there were none."""
-        bad = {
-            ordinal
-            for run in segment
-            for ordinal, must_be_sound in zip(run.packets.tolist(), run.required.tolist(), strict=True)
-            if must_be_sound and (ordinal not in seen or ordinal in damaged)
-        }
-        for ordinal in unreliable_targets(self._index, segment, bad, gaps):
+        lost = {packet for run in segment for packet in run.packets.tolist()} - seen | damaged
+        for ordinal in unreliable_targets(self._index, segment, lost, gaps):
             self._kept[list(targets[ordinal])] = False
-        return not bad
+        return not required_losses(segment, lost)

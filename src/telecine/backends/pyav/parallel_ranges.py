@@ -15,7 +15,7 @@ from telecine.bitstream.nal import PARAMETER_SETS, NalUnits, nal_type
 from telecine.deadline import Deadline
 from telecine.errors import Cancelled
 from telecine.index.packet_index import PacketIndex
-from telecine.plan.decode_plan import DecodeRange
+from telecine.plan.ranges import DecodeRange
 
 __all__ = ["Progress", "shares", "two_at_a_time"]
 

@@ -29,11 +29,11 @@ from telecine.backends.cuda_output import (
 from telecine.backends.parser_order import IN_ORDER, Watch, labels
 from telecine.backends.pynvvideocodec.decoder_pool import DecoderPool, DecoderSession, LibraryFailure
 from telecine.backends.pynvvideocodec.surfaces import GpuSurfaceRows, HostSurfaceRows, locate_surface
-from telecine.backends.remux.remux import cut, doubtful
-from telecine.bitstream import RandomAccess, allows_fields, scanner_for
+from telecine.bitstream import allows_fields, scanner_for
 from telecine.bitstream.annexb import ByteStream
 from telecine.errors import BackendUnavailable, UnsupportedVideoError
-from telecine.plan.decode_plan import DecodeRange
+from telecine.plan.damage import unreliable_targets
+from telecine.plan.ranges import DecodeRange, closed_points, split_at_resets
 from telecine.validation import Option
 
 __all__ = ["PyNvVideoCodecBackend"]
@@ -92,7 +92,7 @@ class PyNvVideoCodecBackend:
         rows = HostSurfaceRows(request) if request.device == "cpu" else GpuSurfaceRows(request)
         with self._decoders.slot(request):
             decoder = _PlanDecoder(library, self._decoders, request, rows)
-            for ranges in cut(request.plan.ranges):
+            for ranges in split_at_resets(request.plan.ranges):
                 decoder.decode(ranges)
         if decoder.is_silent and request.index.codec in _CODECS_WITH_HIDDEN_FRAMES:
             raise _refusal(f"it returns no frame of {request.info.pixel_format} in {request.index.codec}")
@@ -231,7 +231,9 @@ class _PlanDecoder:
         while position < len(ordinals):
             position = self._decode_from(decode_pass, position)
         self._packets_done += len(ordinals)
-        lost = doubtful(self._index, ranges, (set(ordinals.tolist()) - decode_pass.decoded) | decode_pass.damaged)
+        lost = unreliable_targets(
+            self._index, ranges, (set(ordinals.tolist()) - decode_pass.decoded) | decode_pass.damaged
+        )
         lost |= decode_pass.ambiguous & targets.keys()
         self._rows.kept[[row for ordinal in lost for row in targets[ordinal]]] = False
 
@@ -248,7 +250,7 @@ class _PlanDecoder:
         if stop > start:
             # frames that were decoded but not returned yet are lost with the session: decode them again
             self._feed(decode_pass, start, stop, new=True)
-        closed = np.flatnonzero(self._index.random_access[decode_pass.ordinals] == RandomAccess.CLOSED)
+        closed = closed_points(self._index, decode_pass.ordinals)
         later = closed[closed >= max(stop, start + 1)]
         return int(later[0]) if len(later) else len(decode_pass.ordinals)
 
@@ -285,9 +287,7 @@ class _PlanDecoder:
         self._update_extradata(index.extradata_at(int(decode_pass.ordinals[start]), self._header))
         watch: Watch | None = None
         sequence: tuple[bytes, ...] = ()
-        for position, (ordinal, packet) in enumerate(
-            request.demuxer.read(index, decode_pass.ordinals[start:end]), start
-        ):
+        for position, (ordinal, packet) in enumerate(request.reader.read(decode_pass.ordinals[start:end]), start):
             request.deadline.check("decoding", self._packets_done + position, request.plan.packets_fed)
             is_updated = ordinal in index.new_extradata
             if watch is not None and packets and (is_updated or len(packets) == _BATCH_PACKETS):

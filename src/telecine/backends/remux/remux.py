@@ -16,27 +16,26 @@ that knows nothing of packets is made to keep the contract:
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from telecine.bitstream import RandomAccess
 from telecine.bitstream.nal import SEQUENCE_SETS, NalUnits, nal_type
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.errors import UnsupportedVideoError
 from telecine.index.packet_index import PacketIndex
-from telecine.plan.decode_plan import DecodeRange, unreliable_targets
+from telecine.plan.packet_reader import PacketReader
+from telecine.plan.ranges import DecodeRange
 
 if TYPE_CHECKING:
     from av.container import OutputContainer
     from av.packet import Packet
 
-__all__ = ["STEP", "Reel", "by_halves", "chapters", "cut", "doubtful", "make_reel", "only"]
+__all__ = ["STEP", "Reel", "make_reel"]
 
 STEP = 40
 """Milliseconds from one position to the next."""
@@ -106,80 +105,11 @@ class Reel:
         return position if near and 0 <= position < len(self.position) else None
 
 
-def cut(runs: Iterable[DecodeRange]) -> Iterator[tuple[DecodeRange, ...]]:
-    """Divide the runs of a plan where the decoder must be restarted: what lies between becomes one reel."""
-    together: list[DecodeRange] = []
-    for run in runs:
-        if run.reset and together:
-            yield tuple(together)
-            together = []
-        together.append(run)
-    if together:
-        yield tuple(together)
-
-
-def chapters(index: PacketIndex, run: DecodeRange) -> list[DecodeRange]:
-    """Divide a run at the points in it that look back at nothing, for a second try at what damage leaves.
-
-    Parts without a target are left out, and so are the packets behind the last target of each.
-    """
-    starts = np.flatnonzero(index.random_access[run.packets] == RandomAccess.CLOSED)
-    bounds = [0, *starts[starts > 0].tolist(), len(run.packets)]
-    parts = []
-    for start, stop in pairwise(bounds):
-        packets = run.packets[start:stop]
-        inside = set(packets.tolist())
-        targets = {ordinal: rows for ordinal, rows in run.targets.items() if ordinal in inside}
-        if targets:
-            parts.append(_until(index, DecodeRange(packets, run.required[start:stop], targets, reset=True)))
-    return parts
-
-
-def _until(index: PacketIndex, run: DecodeRange) -> DecodeRange:
-    """A run up to its last target, with the second field of that where it is a packet of its own."""
-    last = max(run.targets)
-    fields = last + 1 < index.num_packets and bool(index.second_field[last + 1])
-    stop = int(np.searchsorted(run.packets, last + fields, side="right"))
-    return DecodeRange(run.packets[:stop], run.required[:stop], run.targets, run.reset)
-
-
-def only(index: PacketIndex, run: DecodeRange, targets: Iterable[int]) -> DecodeRange:
-    """A run for some of its targets, no longer than they need."""
-    return _until(index, DecodeRange(run.packets, run.required, {t: run.targets[t] for t in targets}, reset=True))
-
-
-def by_halves(index: PacketIndex, part: DecodeRange, decode: Callable[[DecodeRange], bool]) -> set[int]:
-    """Find how far a part can be decoded by a library that gives nothing of a call that fails.
-
-    Args:
-        index: of the video.
-        part: without a point in it that looks back at nothing, so that what follows a failure fails too.
-        decode: decodes a run, and says whether all of its targets came out.
-
-    Returns:
-        The targets that did not.
-    """
-    lost: set[int] = set()
-
-    def search(targets: list[int]) -> bool:
-        if decode(only(index, part, targets)):
-            return True
-        half = len(targets) // 2
-        if half and search(targets[:half]):
-            return search(targets[half:])
-        lost.update(targets[half:])
-        return False
-
-    search(sorted(part.targets))
-    return lost
-
-
-def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[DecodeRange, ...], deadline: Deadline) -> Reel:
+def make_reel(reader: PacketReader, runs: tuple[DecodeRange, ...], deadline: Deadline) -> Reel:
     """Write a reel.
 
     Args:
-        demuxer: of the source; packets that the index did not keep are read from it.
-        index: of the video.
+        reader: of the video.
         runs: that need no restart in between, unless the library can be told to seek there.
         deadline: checked while packets are read.
 
@@ -188,6 +118,7 @@ def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[DecodeRange, ...
     """
     import av
 
+    demuxer, index = reader.demuxer, reader.index
     ordinals = np.concatenate([run.packets for run in runs])
     position = _positions(index, ordinals)
     corrupt: set[int] = set()
@@ -199,10 +130,8 @@ def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[DecodeRange, ...
     name, options = _MP4 if index.codec == "h264" and in_order and demuxer.extradata[:1] == b"\1" else _MATROSKA
     with av.open(target, "w", format=name, options=options, buffer_size=_BUFFER_BYTES) as file:
         stream = _only_stream(file, demuxer)
-        for at, (ordinal, packet) in enumerate(demuxer.read(index, ordinals)):
+        for at, (ordinal, packet) in enumerate(reader.read_in_band(ordinals)):
             deadline.check("reading the packets", at, len(ordinals))
-            if ordinal in index.new_extradata:
-                packet = _with_headers(demuxer, index, ordinal, packet)
             packet.stream, packet.time_base = stream, _CLOCK
             packet.pts, packet.dts = position[ordinal] * STEP, (at - late) * STEP
             packet.duration = STEP
@@ -229,19 +158,6 @@ def make_reel(demuxer: Demuxer, index: PacketIndex, runs: tuple[DecodeRange, ...
         keys,
         parameters.change,
     )
-
-
-def _with_headers(demuxer: Demuxer, index: PacketIndex, ordinal: int, packet: Packet[Any]) -> Packet[Any]:
-    """A packet that holds what the container has brought beside it: a file has room for that in its header alone."""
-    import av
-
-    data = demuxer.in_band(index, ordinal, packet)
-    if data is None:
-        raise UnsupportedVideoError(
-            f"{demuxer.name}: its container brings other headers in mid-stream, which cannot be handed over in a file; "
-            "use backend='pyav'"
-        )
-    return av.Packet(data)
 
 
 class _Parameters:
@@ -295,23 +211,3 @@ def _positions(index: PacketIndex, ordinals: np.ndarray[Any, np.dtype[np.int64]]
     places = np.empty(len(ordinals), np.int64)
     places[order] = np.arange(len(ordinals))
     return dict(zip(ordinals.tolist(), places.tolist(), strict=True))
-
-
-def doubtful(index: PacketIndex, runs: Sequence[DecodeRange], lost: Set[int]) -> set[int]:
-    """The targets that are lost, or built on what is lost; see :func:`telecine.plan.decode_plan.unreliable_targets`.
-
-    Args:
-        index: of the video.
-        runs: that were decoded without a restart in between.
-        lost: ordinals of packets that did not bring a sound frame.
-
-    Returns:
-        Ordinals of targets.
-    """
-    bad = {
-        ordinal
-        for run in runs
-        for ordinal, must_be_sound in zip(run.packets.tolist(), run.required.tolist(), strict=True)
-        if ordinal in lost and (must_be_sound or ordinal in run.targets)
-    }
-    return unreliable_targets(index, runs, bad)

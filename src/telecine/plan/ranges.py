@@ -1,0 +1,163 @@
+"""Decode ranges, and how they are split, shortened and extended. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from telecine.bitstream import RandomAccess
+from telecine.index.packet_index import PacketIndex
+
+__all__ = [
+    "DecodeRange",
+    "closed_points",
+    "extend_to_closed_points",
+    "find_undecodable_targets",
+    "keep_targets",
+    "last_packets",
+    "output_rows",
+    "split_at_closed_points",
+    "split_at_resets",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class DecodeRange:
+    """Packets to feed from one random access point up to the last frame wanted from it."""
+
+    packets: npt.NDArray[np.int64]
+    """``int64 [P]`` ordinals of the packets to feed, ascending; the first is a random access point."""
+    required: npt.NDArray[np.bool_]
+    """``bool [P]`` True if the packet must decode without damage for later frames to be reliable."""
+    targets: Mapping[int, tuple[int, ...]]
+    """Output rows to fill, by the ordinal of each wanted packet."""
+    reset: bool
+    """True if the decoder must be drained and reset before this range; False if it follows in the same decode pass."""
+
+
+def output_rows(ranges: Iterable[DecodeRange]) -> dict[int, tuple[int, ...]]:
+    """Return the output rows of all targets of some ranges, by packet ordinal."""
+    return {packet: rows for range_ in ranges for packet, rows in range_.targets.items()}
+
+
+def split_at_resets(ranges: Iterable[DecodeRange]) -> Iterator[tuple[DecodeRange, ...]]:
+    """Yield the decode passes of a plan: ranges that are fed without resetting the decoder in between."""
+    decode_pass: list[DecodeRange] = []
+    for range_ in ranges:
+        if range_.reset and decode_pass:
+            yield tuple(decode_pass)
+            decode_pass = []
+        decode_pass.append(range_)
+    if decode_pass:
+        yield tuple(decode_pass)
+
+
+def closed_points(index: PacketIndex, packets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the positions in ``packets`` of closed random access points, ascending."""
+    return np.flatnonzero(index.random_access[packets] == RandomAccess.CLOSED)
+
+
+def split_at_closed_points(index: PacketIndex, range_: DecodeRange, min_packets: int = 1) -> list[DecodeRange]:
+    """Split a range at its closed random access points into ranges that can be decoded independently.
+
+    Ranges without a target are dropped, and so are the packets after the last target of each range.
+
+    Args:
+        index: packet index of the video.
+        range_: the range to split.
+        min_packets: a split is made only if the range before it keeps at least this many packets.
+    """
+    bounds = [0]
+    for position in closed_points(index, range_.packets).tolist():
+        if position - bounds[-1] >= min_packets:
+            bounds.append(position)
+    found = []
+    for start, stop in pairwise([*bounds, len(range_.packets)]):
+        packets = range_.packets[start:stop]
+        targets = {packet: range_.targets[packet] for packet in packets.tolist() if packet in range_.targets}
+        if targets:
+            found.append(_shorten(index, DecodeRange(packets, range_.required[start:stop], targets, reset=True)))
+    return found
+
+
+def keep_targets(index: PacketIndex, range_: DecodeRange, targets: Iterable[int]) -> DecodeRange:
+    """Return a range for some of its targets only, without the packets after the last of them."""
+    kept = {target: range_.targets[target] for target in targets}
+    return _shorten(index, DecodeRange(range_.packets, range_.required, kept, reset=True))
+
+
+def last_packets(index: PacketIndex, targets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the packet that completes each target: its second field if that is a packet of its own, else itself."""
+    following = np.minimum(targets + 1, index.num_packets - 1)
+    return targets + (index.second_field[following] & (following > targets))
+
+
+def _shorten(index: PacketIndex, range_: DecodeRange) -> DecodeRange:
+    last = last_packets(index, np.array([max(range_.targets)]))[0]
+    stop = int(np.searchsorted(range_.packets, last, side="right"))
+    return DecodeRange(range_.packets[:stop], range_.required[:stop], range_.targets, range_.reset)
+
+
+def find_undecodable_targets(
+    index: PacketIndex, range_: DecodeRange, decode: Callable[[DecodeRange], bool]
+) -> set[int]:
+    """Find by bisection which targets cannot be decoded by a library that returns nothing if any frame fails.
+
+    Args:
+        index: packet index of the video.
+        range_: a range without a closed random access point inside it, so that all targets after a failure fail too.
+        decode: decodes a range. Returns True if it decoded all targets.
+
+    Returns:
+        Ordinals of the targets that failed.
+    """
+    failed: set[int] = set()
+
+    def search(targets: list[int]) -> bool:
+        if decode(keep_targets(index, range_, targets)):
+            return True
+        half = len(targets) // 2
+        if half and search(targets[:half]):
+            return search(targets[half:])
+        failed.update(targets[half:])
+        return False
+
+    search(sorted(range_.targets))
+    return failed
+
+
+def extend_to_closed_points(index: PacketIndex, ranges: Iterable[DecodeRange]) -> list[DecodeRange]:
+    """Extend each range that starts at an open random access point back to the closed one before it.
+
+    Ranges that overlap afterwards are merged. Without an earlier closed point, the first point of the video is used.
+    """
+    extended: list[DecodeRange] = []
+    for range_ in ranges:
+        start = int(range_.packets[0])
+        if index.random_access[start] == RandomAccess.OPEN:
+            points = np.flatnonzero(index.random_access[: start + 1])
+            closed = points[closed_points(index, points)]
+            range_ = _extend(index, int(closed[-1] if len(closed) else points[0]), range_)
+            while extended and extended[-1].packets[-1] >= range_.packets[0]:
+                range_ = _merge(extended.pop(), range_)
+        extended.append(range_)
+    return extended
+
+
+def _extend(index: PacketIndex, start: int, range_: DecodeRange) -> DecodeRange:
+    first, last = int(range_.packets[0]), int(range_.packets[-1])
+    feed = ~index.disposable[start : last + 1]
+    feed[range_.packets - start] = True
+    packets = np.flatnonzero(feed) + start
+    required = np.concatenate([index.presentable[packets[packets < first]], range_.required])
+    return DecodeRange(packets, required, range_.targets, range_.reset)
+
+
+def _merge(one: DecodeRange, other: DecodeRange) -> DecodeRange:
+    packets, positions = np.unique(np.concatenate([one.packets, other.packets]), return_index=True)
+    required = np.concatenate([one.required, other.required])[positions]
+    return DecodeRange(packets, required, {**one.targets, **other.targets}, one.reset)

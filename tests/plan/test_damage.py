@@ -1,0 +1,57 @@
+"""How damage spreads to later frames."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from support.letter_stream import Stream
+from telecine.plan.damage import leads_across_gap, required_losses, unreliable_targets
+from telecine.plan.decode_plan import make_plan
+
+
+@pytest.mark.parametrize(
+    ("letters", "lost", "gaps", "expected"),
+    [
+        ("IPPPIPP", {2}, set(), {2, 3}),  # up to the next closed point
+        ("IPPPIPP", set(), set(), set()),
+        ("IPPPIPP", set(), {2}, {2, 3}),  # a gap damages what follows it
+        ("IPbPIPP", {2}, set(), {2}),  # nothing refers to a disposable picture
+        ("IPPilPP", {2}, set(), {2, 4}),  # across an open point: its leading pictures only
+        ("IPPIbPP", {2}, set(), {2}),
+    ],
+)
+def test_damage_spreads_to_what_may_refer_to_it(
+    letters: str, lost: set[int], gaps: set[int], expected: set[int]
+) -> None:
+    index = Stream(letters).index()
+    ranges = make_plan(index, np.arange(index.num_frames)).ranges
+    assert unreliable_targets(index, ranges, lost, gaps) == expected
+    assert required_losses(ranges, lost) == lost
+
+
+def test_leading_pictures_without_references_are_no_loss() -> None:
+    """An open random access point is decoded from, so its leading pictures are expected to fail."""
+    index = Stream("IPiLP").index()
+    frame = int(np.flatnonzero(index.display_order == 4)[0])
+    (range_,) = make_plan(index, np.array([frame])).ranges
+    assert range_.packets.tolist() == [2, 3, 4]
+    assert required_losses([range_], {3}) == set()
+    assert unreliable_targets(index, [range_], {3}) == set()
+
+
+def test_a_gap_before_an_open_point_reaches_its_leading_pictures() -> None:
+    index = Stream("IPilPil").index()
+    index.corrupt[1] = True
+    packets = np.arange(7)
+    assert leads_across_gap(index, packets, index.has_gap_before(packets)).tolist() == [
+        False,
+        False,
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
+    (range_,) = make_plan(index, np.arange(index.num_frames)).ranges
+    assert unreliable_targets(index, [range_], set()) == {3}
