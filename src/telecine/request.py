@@ -1,0 +1,211 @@
+"""The options of a request: declared once, checked before the source is read.
+
+:class:`LoadOptions` gives the names and types of all options to type checkers. :func:`telecine.load`,
+:class:`telecine.Pool` and :class:`telecine.Video` take them as ``**options``, and :class:`Request` checks the values.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypeAlias, TypedDict, TypeVar, Unpack, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from telecine.backends.base import ready
+from telecine.deadline import Deadline
+from telecine.errors import OptionsError
+from telecine.index.packet_index import PacketIndex
+from telecine.index.video_info import VideoInfo
+from telecine.limits import Limits
+from telecine.pixels.geometry import Fit, Size
+from telecine.sampling.select import Sampling, select
+from telecine.settings import choose
+from telecine.validation import shown
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["LoadOptions", "Request", "SourceLike", "Timeout", "show_options"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class _SupportsRead(Protocol):
+    """A binary file object."""
+
+    def read(self, size: int = ..., /) -> bytes: ...
+
+
+class _SupportsOpen(Protocol):
+    """An object that opens a file, as fsspec's ``OpenFile``."""
+
+    def open(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class _SupportsDlpack(Protocol):
+    """An array or tensor of any library."""
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class _SupportsToList(Protocol):
+    """An array or tensor of any library."""
+
+    def tolist(self) -> Any: ...
+
+
+SourceLike: TypeAlias = (
+    "str | os.PathLike[str] | Buffer | _SupportsRead | _SupportsOpen | _SupportsDlpack | Mapping[str, Any]"
+)
+"""An encoded video: path, URL, bytes, ``uint8`` array or tensor, binary file object, or a ``{"path", "bytes"}`` row."""
+
+Number: TypeAlias = "float | Fraction | np.floating[Any] | np.integer[Any]"
+"""A number of seconds or a rate."""
+
+Timeout: TypeAlias = "float | np.floating[Any] | np.integer[Any] | Deadline | None"
+"""Seconds for the whole call, a deadline to cancel or watch it, or None for no bound."""
+
+SizeLike: TypeAlias = "SupportsIndex | tuple[SupportsIndex, SupportsIndex] | list[int] | Fit | None"
+"""Length of the short side, (height, width), or a rule; display pixels."""
+
+Layout: TypeAlias = Literal["NHWC", "NCHW"]
+Errors: TypeAlias = Literal["recover", "strict"]
+Padding: TypeAlias = Literal["repeat"]
+PolicyName: TypeAlias = Literal[
+    "clef_omni", "embedding_gemma2", "glm46v", "glm4v", "glm5next", "glmga", "key_frames", "llava_onevision2",
+    "minimax_m3_vl", "molmo2", "muse_spark", "nemotron_vl", "openpangu", "qwen2_vl", "qwen3_vl", "vllm_dynamic",
+    "vllm_uniform",
+]  # fmt: skip
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The options that choose frames; the fields of :class:`telecine.Sampling`."""
+
+    num_frames: SupportsIndex | None
+    fps: Number | None
+    min_frames: SupportsIndex | None
+    max_frames: SupportsIndex | None
+    indices: Sequence[SupportsIndex] | _SupportsToList | None
+    timestamps: Sequence[Number] | _SupportsToList | None
+    start: Number | None
+    end: Number | None
+    policy: PolicyName | None
+
+
+class BackendOptions(TypedDict, total=False):
+    """The options of the built-in backends; docs/backends.md says which backend takes which."""
+
+    threads: SupportsIndex | None
+    out: Literal["auto", "torch", "array", "numpy"] | None
+    num_ffmpeg_threads: SupportsIndex | None
+    seek_mode: Literal["exact", "approximate"] | None
+    frame_recovery: bool | None
+    hw_decoders: SupportsIndex | None
+    max_width: SupportsIndex | None
+    max_height: SupportsIndex | None
+    pool_size: SupportsIndex | None
+    timeout_sec: Number | None
+
+
+class LoadOptions(SamplingOptions, BackendOptions, total=False):
+    """All options of :func:`telecine.load` but ``timeout``."""
+
+    size: SizeLike
+    layout: Layout
+    pad: Padding | None
+    backend: str | None
+    device: str | None
+    errors: Errors
+    limits: Limits | None
+
+
+_DEFAULTS: dict[str, Any] = {"errors": "recover", "layout": "NHWC"}
+"""Defaults of options other than None."""
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "errors": get_args(Errors),
+    "layout": get_args(Layout),
+    "pad": (*get_args(Padding), None),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A request with checked options. The source is not opened yet."""
+
+    source: Any
+    sampling: Sampling
+    size: Size
+    layout: Layout
+    pad: Padding | None
+    backend: str
+    device: str
+    errors: Errors
+    limits: Limits
+    options: Mapping[str, Any]
+    """The backend's own options, checked, with their defaults."""
+
+    @classmethod
+    def of(cls, source: SourceLike, **options: Unpack[LoadOptions]) -> Request:
+        """Check the options of :func:`telecine.load` and return the request.
+
+        Raises:
+            OptionsError: An option is wrong.
+            BackendUnavailable: The backend does not work on this machine.
+        """
+        given: dict[str, Any] = {**options}
+        chosen = {name: given.pop(name, _DEFAULTS.get(name)) for name in _CHOICES}
+        for name, value in chosen.items():
+            if not any(value is choice or (isinstance(value, str) and value == choice) for choice in _CHOICES[name]):
+                allowed = " or ".join(f'"{choice}"' if choice else "None" for choice in _CHOICES[name])
+                raise OptionsError(f"{name} is {shown(value)}; it must be {allowed}")
+        sampling = Sampling(**{field.name: given.pop(field.name, None) for field in fields(Sampling)})
+        limits, size = Limits.of(given.pop("limits", None)), given.pop("size", None)
+        backend, device = choose(given.pop("backend", None), given.pop("device", None))
+        request = cls(
+            source=source,
+            sampling=sampling,
+            size=size,
+            backend=backend,
+            device=device,
+            limits=limits,
+            options=ready(backend, given),
+            **chosen,
+        )
+        if request.pad is not None and request.fixed_count is None:
+            raise OptionsError(
+                f"pad is {shown(request.pad)}, which needs a fixed number of frames: "
+                "give num_frames, max_frames, indices or timestamps"
+            )
+        return request
+
+    @property
+    def fixed_count(self) -> int | None:
+        """Number of frames that ``pad`` fills up to; None if the options do not fix one."""
+        explicit = self.sampling.indices if self.sampling.indices is not None else self.sampling.timestamps
+        if explicit is not None:
+            return len(explicit)
+        counts = [count for count in (self.sampling.num_frames, self.sampling.max_frames) if count is not None]
+        return min(counts, default=None)
+
+    def choose(self, index: PacketIndex, info: VideoInfo) -> tuple[npt.NDArray[np.int64], Size]:
+        """Return the frame indices and the frame size. Integrations with rules of their own override it."""
+        return select(self.sampling, index.timeline), self.size
+
+
+def show_options(function: Function) -> Function:
+    """Show each option of :class:`LoadOptions` in the signature of a function that takes them as ``**options``.
+
+    ``help()`` and editors that inspect the running function then list the options by name.
+    """
+    signature = inspect.signature(function)
+    parameters = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    for name, annotation in LoadOptions.__annotations__.items():
+        default = _DEFAULTS.get(name)
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation.__forward_arg__))
+    setattr(function, "__signature__", signature.replace(parameters=parameters))
+    return function
