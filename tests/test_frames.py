@@ -36,7 +36,15 @@ def frames(
     if data is None:
         data = np.zeros((len(indices), 4, 6, 3), np.uint8)
         data[:, 0, 0, 0] = indices
-    return Frames(data, wanted, timeline.seconds(wanted), info, Report("pyav", "cpu", 10, 4), timeline)
+    return Frames(
+        data,
+        wanted,
+        timeline.seconds(wanted),
+        np.ones(len(wanted), np.bool_),
+        info,
+        Report("pyav", "cpu", 10, 4),
+        timeline,
+    )
 
 
 def test_iteration_labels_every_frame() -> None:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import SupportsFloat, Unpack
 
 from telecine.deadline import Deadline
 from telecine.frames import Frames
 from telecine.index.video_info import VideoInfo, look
 from telecine.limits import Limits
 from telecine.pipeline import run_request
-from telecine.request import LoadOptions, Request, SourceLike, Timeout, show_options
+from telecine.request import LoadOptions, Request, SourceLike, show_options
 from telecine.source.source import open_source
 
 __all__ = ["load", "probe"]
 
 
 @show_options
-def load(source: SourceLike, *, timeout: Timeout = None, **options: Unpack[LoadOptions]) -> Frames:
+def load(
+    source: SourceLike, *, timeout: SupportsFloat | Deadline | None = None, **options: Unpack[LoadOptions]
+) -> Frames:
     """Decode the frames asked for, and only the packets that they need.
 
     Without an option that chooses frames, all frames are returned. Numbers may be NumPy scalars.
@@ -61,7 +63,9 @@ def load(source: SourceLike, *, timeout: Timeout = None, **options: Unpack[LoadO
     return run_request(Request.of(source, **options), Deadline.of(timeout))
 
 
-def probe(source: SourceLike, *, limits: Limits | None = None, timeout: Timeout = None) -> VideoInfo:
+def probe(
+    source: SourceLike, *, limits: Limits | None = None, timeout: SupportsFloat | Deadline | None = None
+) -> VideoInfo:
     """Read the facts of a video from its packets and headers, without decoding it.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import SupportsFloat, TypeAlias
 
 from telecine.errors import Cancelled, DeadlineError, OptionsError
 from telecine.validation import real, shown
@@ -33,7 +33,7 @@ class Deadline:
         OptionsError: ``seconds`` is no positive number up to 1e9.
     """
 
-    def __init__(self, seconds: float | None = None, on_progress: ProgressCallback | None = None) -> None:
+    def __init__(self, seconds: SupportsFloat | None = None, on_progress: ProgressCallback | None = None) -> None:
         timeout = real(seconds)
         if seconds is not None and not (timeout is not None and 0 < timeout <= _MAX_SECONDS):
             raise OptionsError(
@@ -46,7 +46,7 @@ class Deadline:
         self._cancelled = threading.Event()
 
     @classmethod
-    def of(cls, timeout: float | Deadline | None) -> Deadline:
+    def of(cls, timeout: SupportsFloat | Deadline | None) -> Deadline:
         """Return ``timeout`` if it is a deadline already, else a new one that starts now."""
         return timeout if isinstance(timeout, Deadline) else cls(timeout)
 

@@ -3,159 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from telecine.backends.base import Backend, Decoded, DecodeRequest, get, ready
+from telecine.backends.base import Backend, Decoded, DecodeRequest, get
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
-from telecine.errors import DecodeError, LimitError, OptionsError, OverloadedError
-from telecine.frames import Frames, Report
+from telecine.errors import DecodeError, LimitError, OverloadedError
+from telecine.frames import Frames, Report, permuted
 from telecine.index.packet_index import PacketIndex, read_index
 from telecine.index.video_info import VideoInfo, describe
 from telecine.limits import Limits
 from telecine.pixels.geometry import Geometry, Size, fit_size
 from telecine.plan.decode_plan import make_plan
-from telecine.sampling.select import Sampling, select
-from telecine.settings import choose
+from telecine.request import Request
 from telecine.source.source import Source, open_source
 from telecine.validation import shown
 
 __all__ = [
     "IndexAndInfo",
-    "Request",
     "RequestHooks",
     "StageTimer",
     "label_frames",
-    "load",
     "memory_errors",
     "plan_request",
     "read_index_and_info",
     "run_request",
 ]
-
-
-def load(
-    source: Any,
-    *,
-    num_frames: int | None = None,
-    fps: float | None = None,
-    min_frames: int | None = None,
-    max_frames: int | None = None,
-    indices: Sequence[int] | npt.NDArray[np.int64] | None = None,
-    timestamps: Sequence[float] | npt.NDArray[np.float64] | None = None,
-    start: float | None = None,
-    end: float | None = None,
-    policy: str | None = None,
-    size: Size = None,
-    backend: str | None = None,
-    device: str | None = None,
-    errors: str = "recover",
-    limits: Limits | None = None,
-    timeout: float | Deadline | None = None,
-    **backend_options: Any,
-) -> Frames:
-    """Decode the frames that are asked for, and no more than that takes.
-
-    Args:
-        source: path, bytes-like, binary file object, ``data:`` or ``http(s)`` URL.
-        num_frames: so many frames, evenly spread; all if the video has fewer.
-        fps: frames per second of video, by true time. With ``num_frames``: the smaller count.
-        min_frames: at least so many, where ``fps`` would give fewer.
-        max_frames: at most so many.
-        indices: exactly these frame indices; repeats and any order.
-        timestamps: the frames nearest to these times, seconds after the first frame; repeats and any order.
-        start: only frames from this time on, seconds after the first frame.
-        end: only frames before this time.
-        policy: a model's own sampling rule by name: "qwen3_vl"; docs/sampling.md lists them.
-        size: (height, width), the length of the short side, or a :class:`telecine.Fit`; display pixels.
-        backend: by name, or "auto": "pyav" for the CPU and "nvdec" for CUDA, which falls back to "pyav" for a video
-            that the hardware cannot do. A backend that is named never falls back. ``TELECINE_BACKEND`` when omitted.
-        device: "cpu", "cuda" or "cuda:1"; where the frames end up. ``TELECINE_DEVICE`` when omitted.
-        errors: "recover" leaves out frames that cannot be decoded and names them in ``report.lost``; "strict" raises.
-        limits: what the request may cost; the defaults of :class:`telecine.Limits` when omitted.
-        timeout: seconds, over all; or a :class:`telecine.deadline.Deadline`, to cancel or watch the request.
-        **backend_options: of the chosen backend: ``threads`` of pyav, ``out`` of nvdec; docs/backends.md has all.
-
-    Returns:
-        The frames, ``uint8 [N, H, W, 3]`` RGB, with their indices and times.
-
-    Raises:
-        OptionsError: an option is wrong.
-        SourceError: the source cannot be read, or is no video.
-        DecodeError: nothing could be decoded, or with ``errors="strict"`` not every frame.
-        LimitError: the request is larger than the limits allow.
-        BackendUnavailable: the named backend does not work on this machine.
-        DeadlineError: the timeout passed.
-    """
-    request = Request.of(
-        source,
-        num_frames=num_frames,
-        fps=fps,
-        min_frames=min_frames,
-        max_frames=max_frames,
-        indices=indices,
-        timestamps=timestamps,
-        start=start,
-        end=end,
-        policy=policy,
-        size=size,
-        backend=backend,
-        device=device,
-        errors=errors,
-        limits=limits,
-        **backend_options,
-    )
-    return run_request(request, Deadline.of(timeout))
-
-
-@dataclass(frozen=True, eq=False)
-class Request:
-    """Options of one request, checked as far as that is possible without reading the source."""
-
-    source: Any
-    sampling: Sampling
-    size: Size
-    backend: str
-    device: str
-    errors: str
-    limits: Limits
-    options: Mapping[str, Any]
-    """The backend's own options, complete and checked."""
-
-    @classmethod
-    def of(
-        cls,
-        source: Any,
-        *,
-        size: Size = None,
-        backend: str | None = None,
-        device: str | None = None,
-        errors: str = "recover",
-        limits: Limits | None = None,
-        **options: Any,
-    ) -> Request:
-        """Make a request from the options of :func:`load`, all but ``timeout``.
-
-        Raises:
-            OptionsError: an option is wrong.
-            BackendUnavailable: the backend does not work on this machine.
-        """
-        if not isinstance(errors, str) or errors not in ("recover", "strict"):
-            raise OptionsError(f'errors is {shown(errors)}; it must be "recover" or "strict"')
-        sampling = Sampling(**{field.name: options.pop(field.name, None) for field in fields(Sampling)})
-        chosen, device = choose(backend, device)
-        return cls(source, sampling, size, chosen, device, errors, Limits.of(limits), ready(chosen, options))
-
-    def choose(self, index: PacketIndex, info: VideoInfo) -> tuple[npt.NDArray[np.int64], Size]:
-        """Return the wanted frame indices and the size of the frames. Integrations with a rule of their own override
-        it."""
-        return select(self.sampling, index.timeline), self.size
 
 
 IndexAndInfo: TypeAlias = tuple[PacketIndex, VideoInfo]
@@ -190,7 +67,7 @@ def run_request(request: Request, deadline: Deadline, hooks: RequestHooks = _NO_
         hooks: scheduling, index cache and memory budget of a pool.
 
     Raises:
-        TelecineError: as :func:`load` says.
+        TelecineError: as :func:`telecine.load` says.
     """
     timer, limits = StageTimer(), request.limits
     with timer.measure("source"):
@@ -207,7 +84,8 @@ def run_request(request: Request, deadline: Deadline, hooks: RequestHooks = _NO_
         backend = get(request.backend)
         with hooks.reserve_memory(decode, backend) as granted, timer.measure("decode"), memory_errors(source.name):
             decoded = backend.decode(granted)
-    return label_frames(request, decode, decoded, timer.seconds)
+    frames = label_frames(request, decode, decoded, timer.seconds)
+    return frames.pad_to(request.output_count(len(frames)))
 
 
 def read_index_and_info(demuxer: Demuxer, source: Source, limits: Limits, deadline: Deadline) -> IndexAndInfo:
@@ -242,7 +120,7 @@ def plan_request(
     """
     frames, size = request.choose(index, info)
     geometry = _fit_geometry(info, size)
-    count = len(frames) if max_chunk_frames is None else min(len(frames), max_chunk_frames)
+    count = request.output_count(len(frames)) if max_chunk_frames is None else min(len(frames), max_chunk_frames)
     _check_output_limits(source.name, count, geometry, request.limits)
     return DecodeRequest(
         source,
@@ -255,6 +133,7 @@ def plan_request(
         request.device,
         request.options,
         request.limits.max_pixels,
+        layout=request.layout,
     )
 
 
@@ -292,9 +171,10 @@ def label_frames(
         seconds={**seconds, **decoded.seconds},
     )
     _check_lost(request, decode, report)
-    data, indices = (decoded.data, wanted) if kept.all() else (decoded.data[kept], wanted[kept])
-    timeline = decode.index.timeline
-    return Frames(data, indices, timeline.seconds(indices), decode.info, report, timeline)
+    data = permuted(decoded.data, (0, 3, 1, 2)) if request.layout == "NCHW" else decoded.data
+    data, indices = (data, wanted) if kept.all() else (data[kept], wanted[kept])
+    timeline, mask = decode.index.timeline, np.ones(len(indices), np.bool_)
+    return Frames(data, indices, timeline.seconds(indices), mask, decode.info, report, timeline, request.layout)
 
 
 def _check_lost(request: Request, decode: DecodeRequest, report: Report) -> None:

@@ -10,15 +10,26 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypeAlias, TypedDict, TypeVar, Unpack, get_args
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Protocol,
+    SupportsFloat,
+    SupportsIndex,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    get_args,
+)
 
 import numpy as np
 import numpy.typing as npt
 
 from telecine.backends.base import ready
-from telecine.deadline import Deadline
 from telecine.errors import OptionsError
+from telecine.frames import Layout
 from telecine.index.packet_index import PacketIndex
 from telecine.index.video_info import VideoInfo
 from telecine.limits import Limits
@@ -30,7 +41,7 @@ from telecine.validation import shown
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["LoadOptions", "Request", "SourceLike", "Timeout", "show_options"]
+__all__ = ["LoadOptions", "Request", "SourceLike", "show_options"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -64,16 +75,9 @@ SourceLike: TypeAlias = (
 )
 """An encoded video: path, URL, bytes, ``uint8`` array or tensor, binary file object, or a ``{"path", "bytes"}`` row."""
 
-Number: TypeAlias = "float | Fraction | np.floating[Any] | np.integer[Any]"
-"""A number of seconds or a rate."""
-
-Timeout: TypeAlias = "float | np.floating[Any] | np.integer[Any] | Deadline | None"
-"""Seconds for the whole call, a deadline to cancel or watch it, or None for no bound."""
-
 SizeLike: TypeAlias = "SupportsIndex | tuple[SupportsIndex, SupportsIndex] | list[int] | Fit | None"
 """Length of the short side, (height, width), or a rule; display pixels."""
 
-Layout: TypeAlias = Literal["NHWC", "NCHW"]
 Errors: TypeAlias = Literal["recover", "strict"]
 Padding: TypeAlias = Literal["repeat"]
 PolicyName: TypeAlias = Literal[
@@ -87,14 +91,26 @@ class SamplingOptions(TypedDict, total=False):
     """The options that choose frames; the fields of :class:`telecine.Sampling`."""
 
     num_frames: SupportsIndex | None
-    fps: Number | None
+    fps: SupportsFloat | None
     min_frames: SupportsIndex | None
     max_frames: SupportsIndex | None
     indices: Sequence[SupportsIndex] | _SupportsToList | None
-    timestamps: Sequence[Number] | _SupportsToList | None
-    start: Number | None
-    end: Number | None
+    timestamps: Sequence[SupportsFloat] | _SupportsToList | None
+    start: SupportsFloat | None
+    end: SupportsFloat | None
     policy: PolicyName | None
+
+
+class OutputOptions(TypedDict, total=False):
+    """The options that choose the form of the result, and what decodes it."""
+
+    size: SizeLike
+    layout: Layout
+    pad: Padding | None
+    backend: str | None
+    device: str | None
+    errors: Errors
+    limits: Limits | None
 
 
 class BackendOptions(TypedDict, total=False):
@@ -109,19 +125,11 @@ class BackendOptions(TypedDict, total=False):
     max_width: SupportsIndex | None
     max_height: SupportsIndex | None
     pool_size: SupportsIndex | None
-    timeout_sec: Number | None
+    timeout_sec: SupportsFloat | None
 
 
-class LoadOptions(SamplingOptions, BackendOptions, total=False):
+class LoadOptions(SamplingOptions, OutputOptions, BackendOptions, total=False):
     """All options of :func:`telecine.load` but ``timeout``."""
-
-    size: SizeLike
-    layout: Layout
-    pad: Padding | None
-    backend: str | None
-    device: str | None
-    errors: Errors
-    limits: Limits | None
 
 
 _DEFAULTS: dict[str, Any] = {"errors": "recover", "layout": "NHWC"}
@@ -185,12 +193,16 @@ class Request:
 
     @property
     def fixed_count(self) -> int | None:
-        """Number of frames that ``pad`` fills up to; None if the options do not fix one."""
+        """SupportsFloat of frames that ``pad`` fills up to; None if the options do not fix one."""
         explicit = self.sampling.indices if self.sampling.indices is not None else self.sampling.timestamps
         if explicit is not None:
             return len(explicit)
         counts = [count for count in (self.sampling.num_frames, self.sampling.max_frames) if count is not None]
         return min(counts, default=None)
+
+    def output_count(self, num_frames: int) -> int:
+        """Return the number of rows of a result that has ``num_frames`` frames: more if ``pad`` adds to it."""
+        return num_frames if self.pad is None else max(num_frames, self.fixed_count or 0)
 
     def choose(self, index: PacketIndex, info: VideoInfo) -> tuple[npt.NDArray[np.int64], Size]:
         """Return the frame indices and the frame size. Integrations with rules of their own override it."""
@@ -203,9 +215,10 @@ def show_options(function: Function) -> Function:
     ``help()`` and editors that inspect the running function then list the options by name.
     """
     signature = inspect.signature(function)
-    parameters = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-    for name, annotation in LoadOptions.__annotations__.items():
-        default = _DEFAULTS.get(name)
-        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation.__forward_arg__))
-    setattr(function, "__signature__", signature.replace(parameters=parameters))
+    named = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS.get(name))
+        for name in LoadOptions.__annotations__
+    ]
+    function.__signature__ = signature.replace(parameters=named + options)  # type: ignore[attr-defined]
     return function

@@ -15,8 +15,9 @@ from support.fake_backends import fakes
 from telecine.backends.base import get
 from telecine.deadline import Deadline
 from telecine.errors import LimitError
-from telecine.pipeline import Request, RequestHooks, run_request
+from telecine.pipeline import RequestHooks, run_request
 from telecine.pool.memory_budget import Memory, cost_of
+from telecine.request import Request
 
 __all__ = ["fakes"]
 
@@ -152,7 +153,8 @@ from telecine import load
 from telecine.backends.base import get
 from telecine.pool.memory_budget import cost_of
 from telecine.deadline import Deadline
-from telecine.pipeline import Request, RequestHooks, run_request
+from telecine.pipeline import RequestHooks, run_request
+from telecine.request import Request
 class Look(RequestHooks):
     def reserve_memory(self, decode, backend):
         costs.append(cost_of(decode, backend, 2).host)

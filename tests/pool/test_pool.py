@@ -18,9 +18,10 @@ from support.clips import CLIPS
 from support.fake_backends import Gate, fakes, steps
 from support.pool_cases import MB, best_of_five, gate, is_idle, is_right, path, pool, until
 from telecine import DecodeError, LimitError, NoVideoError, OptionsError, Pool, SourceError
+from telecine.api import load
 from telecine.errors import Cancelled, TelecineError
 from telecine.metrics import METRICS
-from telecine.pipeline import Request, load
+from telecine.request import Request
 
 __all__ = ["fakes", "gate", "path", "pool"]
 

@@ -50,7 +50,8 @@ class NvdecOrPyAV:
         return again if again.kept.sum() > decoded.kept.sum() else replace(decoded, backend="nvdec")
 
     def _on_cpu(self, request: DecodeRequest, reason: str) -> Decoded:
-        decoded = get("pyav").decode(replace(request, options={"threads": request.options["threads"]}))
+        layout = request.layout if request.options["out"] == "numpy" else "NHWC"  # uploads take contiguous memory
+        decoded = get("pyav").decode(replace(request, options={"threads": request.options["threads"]}, layout=layout))
         data, device = decoded.data, decoded.device
         if request.options["out"] != "numpy":
             data, device = upload(data, request.device, request.options["out"])

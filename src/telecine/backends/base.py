@@ -30,6 +30,7 @@ import numpy.typing as npt
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable, OptionsError
+from telecine.frames import Layout
 from telecine.index.packet_index import PacketIndex
 from telecine.index.video_info import VideoInfo
 from telecine.limits import Limits
@@ -73,6 +74,9 @@ class DecodeRequest:
     """Width times height of a picture at most: a stream may change its size at any key frame."""
     cores: int | None = None
     """Processor cores that the decode may keep busy; None for all that this process may use."""
+    layout: Layout = "NHWC"
+    """Layout that the caller gets. ``Decoded.data`` is ``[N, H, W, 3]`` in any case, but for "NCHW" a backend may make
+    it a view of memory in that order, which then needs no copy."""
 
     @property
     def reader(self) -> PacketReader:

@@ -14,9 +14,9 @@ from telecine.errors import OptionsError, TelecineError
 from telecine.frames import Frames
 from telecine.index.packet_index import PacketIndex
 from telecine.index.video_info import VideoInfo
-from telecine.pipeline import Request
 from telecine.pixels.geometry import Size
 from telecine.pool import Pool
+from telecine.request import Request
 from telecine.sampling.select import Sampling, select
 from telecine.timeline import Timeline
 

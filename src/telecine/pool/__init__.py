@@ -22,11 +22,11 @@ from telecine.deadline import Deadline
 from telecine.errors import LimitError, OptionsError, TelecineError
 from telecine.frames import Frames
 from telecine.metrics import METRICS
-from telecine.pipeline import Request
 from telecine.pool.config import LeaseVram, Means, positive
 from telecine.pool.job import Job, PoolFuture, label_of
 from telecine.pool.outcome import foreign
 from telecine.pool.workers import Crew, QueueFull
+from telecine.request import Request
 
 __all__ = ["Pool", "PoolFuture", "PoolStatus"]
 

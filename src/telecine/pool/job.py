@@ -18,10 +18,11 @@ from telecine.errors import Cancelled
 from telecine.frames import Frames
 from telecine.limits import Limits
 from telecine.metrics import METRICS, Tracing
-from telecine.pipeline import IndexAndInfo, Request, RequestHooks, run_request
+from telecine.pipeline import IndexAndInfo, RequestHooks, run_request
 from telecine.pool.index_cache import key_of, version_of
 from telecine.pool.memory_budget import Lease, Memory, cost_of
 from telecine.pool.scheduler import Claim
+from telecine.request import Request
 from telecine.source.source import Source
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from telecine.errors import (
 )
 from telecine.frames import Frames
 from telecine.limits import Limits
-from telecine.pipeline import load
+from telecine.pipeline import run_request
+from telecine.request import Request
 from telecine.testing.clips import CLIPS, Clip, clip
 from telecine.testing.test_pattern import read
 
@@ -33,6 +34,11 @@ __all__ = ["CASES", "Case", "Subject", "Unequal"]
 
 class Unequal(AssertionError):
     """Something came out that is not what is known."""
+
+
+def _load(source: Any, *, timeout: float | Deadline | None = None, **options: Any) -> Frames:
+    """Load frames as :func:`telecine.load` does."""
+    return run_request(Request.of(source, **options), Deadline.of(timeout))
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class Subject:
 
     def load(self, source: Any, **arguments: Any) -> Frames:
         """As :func:`telecine.load`, with this backend."""
-        return load(source, backend=self.backend, device=self.device, **self.options, **arguments)
+        return _load(source, backend=self.backend, device=self.device, **self.options, **arguments)
 
 
 @dataclass(frozen=True)
@@ -113,7 +119,7 @@ def _every_frame(name: str) -> Callable[[Subject], int | None]:
             kept = [frames.indices.tolist().index(index) for index in some.indices]
             if not np.array_equal(some.numpy(), frames.numpy()[kept]):
                 raise Unequal(f"frames {some.indices.tolist()} asked for alone have other pixels than among all")
-        reference = load(known.data, indices=frames.indices, backend="pyav", device="cpu")
+        reference = _load(known.data, indices=frames.indices, backend="pyav", device="cpu")
         both = np.isin(frames.indices, reference.indices)
         return _difference(frames.numpy()[both], reference.numpy())
 
@@ -141,7 +147,7 @@ def _size(subject: Subject) -> int | None:
     for name, size in (("plain", (72, 88)), ("plain", 200), ("turned", 60)):
         known = clip(name)
         frames = subject.load(known.data, num_frames=5, size=size)
-        reference = load(known.data, num_frames=5, size=size, backend="pyav", device="cpu")
+        reference = _load(known.data, num_frames=5, size=size, backend="pyav", device="cpu")
         _equal(frames.numpy().shape, reference.numpy().shape, "shape")
         _equal(
             [read(image) for image in frames.numpy()], [known.numbers[i] for i in frames.indices], "frames by number"

@@ -52,12 +52,6 @@ class PyAVBackend:
 
     options: Mapping[str, Option] = {
         "threads": Option(int, None, "decoder threads of one request; from the cores when omitted", 1, 64),
-        "layout": Option(
-            str,
-            "packed",
-            "planar: the frames are a view of three planes each, as processors want them that put channels first",
-            choices=("packed", "planar"),
-        ),
     }
 
     def status(self) -> BackendStatus:
@@ -73,7 +67,7 @@ class PyAVBackend:
         threads = _threads(request)
         count = len(request.plan.frames)
         height, width = request.geometry.height, request.geometry.width
-        planar = request.options.get("layout") == "planar"
+        planar = request.layout == "NCHW"
         if planar:
             data = np.empty((count, 3, height, width), np.uint8).transpose(0, 2, 3, 1)
         else:

@@ -80,8 +80,8 @@ def decode(rule: Rule, data: Any, options: DecodeOptions, errors: str = "recover
     """
     # as vLLM's own GPU codecs, through pinned memory; a torch tensor would be copied without it, and its memory on the
     # GPU would stay in torch's cache, outside vLLM's budget
-    own = {"out": "numpy"} if options.on_gpu else {"layout": "planar"} if options.may_resize else {}
-    return ask(
+    own = {"out": "numpy"} if options.on_gpu else {"layout": "NCHW"} if options.may_resize else {}
+    frames = ask(
         pool_for(options),
         rule,
         data,
@@ -91,6 +91,7 @@ def decode(rule: Rule, data: Any, options: DecodeOptions, errors: str = "recover
         errors=errors,
         **own,
     )
+    return frames.with_layout("NHWC")
 
 
 def _lease(nbytes: int, device: str) -> AbstractContextManager[object]:
