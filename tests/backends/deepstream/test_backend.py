@@ -36,9 +36,9 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeDeepStream]:
         package.deepstream_videodecode = library
         install(monkeypatch, nvidia=package, nvidia__deepstream_videodecode=library, torch=fake_torch())
         monkeypatch.setitem(sys.modules["telecine.backends.base"]._made, "deepstream", DeepStreamBackend())
-        monkeypatch.setattr(deepstream, "_GRACE", 0.3)
+        monkeypatch.setattr(deepstream, "_GRACE_SECONDS", 0.3)
         # the clips of the tests are smaller than what the hardware takes of HEVC
-        monkeypatch.setitem(deepstream._SIDES, "hevc", (16, 8192))
+        monkeypatch.setitem(deepstream._SIDE_LIMITS, "hevc", (16, 8192))
         monkeypatch.delenv("DS_SYNC_COPY", raising=False)
         return library
 
@@ -357,7 +357,7 @@ def test_pictures_that_are_too_small_for_the_hardware_are_refused(
 ) -> None:
     """It hangs on those."""
     start()
-    monkeypatch.setitem(deepstream._SIDES, "hevc", (144, 8192))
+    monkeypatch.setitem(deepstream._SIDE_LIMITS, "hevc", (144, 8192))
     with pytest.raises(telecine.UnsupportedVideoError, match="144 to 8192 pixels a side in hevc, not 96x64"):
         load("hevc_cut.mp4")
 

@@ -1,13 +1,12 @@
-"""NVIDIA's DeepStream decoder (``nvidia-deepstream-videodecode``), given a splice in memory.
+"""The DeepStream backend: NVIDIA's ``nvidia-deepstream-videodecode``, which is given small files made in memory.
 
-What its pool gives back is a tensor of frames in order, and how many: not which. So nothing is believed that cannot be
-proven. It is asked by number, never told to stop early, and believed if it decoded exactly as many pictures as there
-are (see :mod:`telecine.backends.deepstream.bitstream_builder`); where it did not, parts are tried alone, and what stays
-unproven is lost.
+The library returns frames in display order and the number of pictures that it decoded, but not which frames they are.
+So every file is decoded to its end, and the result is used only if the number of pictures is the one expected (see
+:mod:`telecine.backends.deepstream.bitstream_builder`). Otherwise its decode ranges are tried one by one, and frames
+that stay unverified are lost.
 
-It keeps decoders warm from one file to the next, and makes one anew only for another codec or another size. A decoder
-that was made for a stream that refers to fewer pictures then gives wrong ones, without a word. What is called a hint on
-the codec decides, so it names all that a decoder is made for.
+The library reuses a decoder until the codec hint or the picture size changes. A decoder that was created for a stream
+with fewer reference pictures returns wrong pictures without an error, so the hint contains the parameter sets.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
-from telecine.backends.deepstream.bitstream_builder import Splice, parts_of, splices
+from telecine.backends.deepstream.bitstream_builder import InputFile, build_files, split_ranges
 from telecine.backends.remux.output_buffers import PinnedRows, TorchRows
 from telecine.bitstream.h273 import matrix_code
 from telecine.deadline import Deadline
@@ -30,21 +29,20 @@ from telecine.validation import Option
 
 __all__ = ["DeepStreamBackend"]
 
-_SIDES = {"h264": (16, 4096), "hevc": (144, 8192)}
-"""Sides of a picture in pixels that NVDEC takes: smaller ones than it allows hang the library."""
-_LAYOUTS = ("yuv420p", "yuvj420p")
-_COLOURS = {"bt709": "bt709", **dict.fromkeys(("bt470bg", "smpte170m", "unknown"), "smpte170m")}
-"""The matrix that it converts by, for each matrix coefficients that it can convert. It looks at the primaries alone, so
-primaries, transfer and matrix are all written with that code point."""
-_MOST_WORKERS = 16
-_WORKERS = 8
-_SIZES = ("TELECINE_POOL_SIZE", "VLLM_MEDIA_LOADING_THREAD_COUNT")
-"""Variables that say how many workers there are where no request does, the first one first."""
-_REFUSALS = 2
-"""How often the library may fail at the first picture of a stretch while nothing else has come of the video."""
-_GRACE = 5.0
-"""Seconds after its own timeout that the library has to answer."""
-_WAIT = 0.05
+_SIDE_LIMITS = {"h264": (16, 4096), "hevc": (144, 8192)}
+"""Minimum and maximum picture side in pixels. The library hangs on pictures smaller than NVDEC allows."""
+_PIXEL_FORMATS = ("yuv420p", "yuvj420p")
+_CONVERTED_AS = {"bt709": "bt709", **dict.fromkeys(("bt470bg", "smpte170m", "unknown"), "smpte170m")}
+"""The matrix coefficients that the library converts with, by those of the video."""
+_MAX_WORKERS = 16
+_DEFAULT_WORKERS = 8
+_WORKER_VARIABLES = ("TELECINE_POOL_SIZE", "VLLM_MEDIA_LOADING_THREAD_COUNT")
+"""Environment variables with the number of workers, for requests without ``pool_size``; the first one set is used."""
+_MAX_REFUSALS = 2
+"""Failures at the first picture of a file, while no frame has come out of the video, after which it is unsupported."""
+_GRACE_SECONDS = 5.0
+"""Time to answer that the library has after its own timeout."""
+_POLL_SECONDS = 0.05
 _INSTALL = (
     "pip install 'telecine[deepstream]'; it also needs GStreamer from the system (apt-get install python3-gi "
     "python3-gst-1.0 gstreamer1.0-plugins-base gstreamer1.0-plugins-good gstreamer1.0-plugins-bad gstreamer1.0-libav "
@@ -54,24 +52,24 @@ _log = logging.getLogger("telecine.backends.deepstream.backend")
 
 
 class DeepStreamBackend:
-    """Decodes with DeepStream, on the first GPU that torch sees. H.264 and HEVC, 8 bits, 4:2:0, not interlaced.
+    """Decodes with DeepStream, on the first GPU that torch sees. H.264 and HEVC, 8 bits, 4:2:0, progressive.
 
-    Its workers serve the whole process. Each is made when it is needed first, and anew after it has failed.
+    Its workers serve the whole process. Each is created when it is first needed, and again after it has failed.
     """
 
     options: Mapping[str, Option] = {
         "pool_size": Option(
-            int, None, "workers, 1 to 16, in this process; the first value holds. TELECINE_POOL_SIZE, or 8"
+            int, None, "workers in this process, 1 to 16; the first value holds. TELECINE_POOL_SIZE, or 8"
         ),
         "timeout_sec": Option(float, 30.0, "seconds for one call of the library", 0.001, 86400),
     }
     tolerances: Mapping[str, int] = {"size": 12}
-    differences: Mapping[str, str] = {"noise": "DeepStream does not tell; the frames are as the hardware leaves them"}
+    differences: Mapping[str, str] = {"noise": "DeepStream reports no errors; frames are as the hardware leaves them"}
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._workers: _Workers | None = None
-        self._warned = False
+        self._workers: _WorkerPool | None = None
+        self._has_warned = False
 
     def status(self) -> BackendStatus:
         """See :class:`telecine.backends.base.Backend`."""
@@ -88,207 +86,192 @@ class DeepStreamBackend:
 
     def decode(self, request: DecodeRequest) -> Decoded:
         """See :class:`telecine.backends.base.Backend`."""
-        colours = _refuse(request)
-        rows = _rows(request)
-        _Work(self._ready(request), request, rows, colours).decode()
+        _refuse_unsupported(request)
+        rows = _make_rows(request)
+        _FileDecoder(self._get_workers(request), request, rows).decode()
         return rows.decoded()
 
-    def _ready(self, request: DecodeRequest) -> _Workers:
+    def _get_workers(self, request: DecodeRequest) -> _WorkerPool:
         wanted = request.options["pool_size"]
-        wanted = None if wanted is None else min(max(wanted, 1), _MOST_WORKERS)
+        wanted = None if wanted is None else _clamp(wanted)
         with self._lock:
             if self._workers is None:
-                # off, it copies surfaces that may not be ready
+                # without it the library copies surfaces that may not be complete
                 os.environ.setdefault("DS_SYNC_COPY", "1")
-                self._workers = _Workers(wanted or _default_size())
-            elif wanted not in (None, self._workers.size) and not self._warned:
-                self._warned = True
+                self._workers = _WorkerPool(wanted or _default_size())
+            elif wanted not in (None, self._workers.size) and not self._has_warned:
+                self._has_warned = True
                 _log.warning("pool_size is %d; it stays %d, as the first request said", wanted, self._workers.size)
             return self._workers
 
 
-class _Work:
+class _FileDecoder:
     """Executes the plan of one request. Not thread-safe."""
 
-    def __init__(self, workers: _Workers, request: DecodeRequest, rows: PinnedRows | TorchRows, colours: str) -> None:
-        self._workers, self._request, self._rows, self._colours = workers, request, rows, colours
-        self._refusals = 0
+    def __init__(self, workers: _WorkerPool, request: DecodeRequest, rows: PinnedRows | TorchRows) -> None:
+        self._workers, self._request, self._rows = workers, request, rows
+        self._color_options = _color_options(request)
+        self._num_refusals = 0
 
     def decode(self) -> None:
-        """Fill the rows of what can be had."""
-        index = self._request.index
-        for splice in self._workers.one_by_one(
-            splices(self._request, parts_of(index, self._request.plan.ranges), self._colours), self._request.deadline
-        ):
-            if not self._fill(splice):
-                for part in splice.parts:
-                    find_undecodable_targets(index, part, self._retry)
+        """Fill the rows of the frames that can be decoded and verified."""
+        index, deadline = self._request.index, self._request.deadline
+        ranges = split_ranges(index, self._request.plan.ranges)
+        for file in self._workers.build_in_turn(build_files(self._request, ranges, self._color_options), deadline):
+            if not self._decode_file(file):
+                for range_ in file.ranges:
+                    find_undecodable_targets(index, range_, self._decode_range)
 
-    def _retry(self, run: DecodeRange) -> bool:
-        """Decode a run alone; say whether all of its targets came."""
-        targets = 0
-        for splice in splices(self._request, [run], self._colours):
-            if not self._fill(splice):
+    def _decode_range(self, range_: DecodeRange) -> bool:
+        """Decode a range in a file of its own. Return True if it filled the rows of all targets."""
+        num_targets = 0
+        for file in build_files(self._request, [range_], self._color_options):
+            if not self._decode_file(file):
                 return False
-            targets += len(splice.targets)
-        return targets == len(run.targets)
+            num_targets += len(file.targets)
+        return num_targets == len(range_.targets)
 
-    def _fill(self, splice: Splice) -> bool:
-        """Ask for all targets of a splice at once, and put them in place if what came can be believed."""
+    def _decode_file(self, file: InputFile) -> bool:
+        """Decode a file and fill the rows of its targets. Return False, with no row filled, if it is not verified."""
         import torch
 
-        wanted = {number - shift for number in splice.targets for shift in {0, splice.optional} if number >= shift}
-        asked = sorted(wanted)
-        # with room for one more it does not stop at the last one, and counts what it decodes to the end
-        result = self._call(splice, target_indices=asked, max_frames=len(asked) + 1)
-        missing = splice.count - result.n_total
-        came = [number for number in asked if number < result.n_total]
-        if result.error or missing not in (0, splice.optional) or result.n_kept != len(came):
-            _log.debug("%d pictures of %d: %s", result.n_total, splice.count, result.error or "not believed")
-            self._give_up(result)
+        shifts = {0, file.num_optional}
+        wanted = sorted({number - shift for number in file.targets for shift in shifts if number >= shift})
+        # with room for one more frame it does not stop at the last one wanted, and counts all pictures
+        result = self._call(file, target_indices=wanted, max_frames=len(wanted) + 1)
+        missing = file.num_pictures - result.n_total
+        found = [number for number in wanted if number < result.n_total]
+        if result.error or missing not in shifts or result.n_kept != len(found):
+            _log.debug("%d pictures of %d: %s", result.n_total, file.num_pictures, result.error or "not verified")
+            self._count_refusal(result)
             return False
-        at = {number: place for place, number in enumerate(came)}
-        for number, where in splice.targets.items():
-            self._rows.put(where, result.frames[at[number - missing]])
-        # another worker may get the memory of these frames as soon as they are let go of, and writes to it in a stream
-        # of its own that waits for nobody
+        position = {number: i for i, number in enumerate(found)}
+        for number, rows in file.targets.items():
+            self._rows.put(rows, result.frames[position[number - missing]])
+        # once freed, the memory of these frames may go to another worker, which writes to it in a stream of its own
         torch.cuda.current_stream(torch.device("cuda", 0)).synchronize()
         return True
 
-    def _give_up(self, result: Any) -> None:
-        """What the hardware cannot do fails at the first picture, and so again: each time it costs a worker."""
-        self._refusals += bool(result.error) and not result.n_total
-        if self._refusals >= _REFUSALS and not self._rows.kept.any():
+    def _count_refusal(self, result: Any) -> None:
+        """Give up on a video that the hardware does not support: each attempt fails and costs a worker."""
+        self._num_refusals += bool(result.error) and not result.n_total
+        if self._num_refusals >= _MAX_REFUSALS and not self._rows.kept.any():
             raise UnsupportedVideoError(f"{self._request.source.name}: deepstream cannot decode it: {result.error}")
 
-    def _call(self, splice: Splice, **targets: Any) -> Any:
-        """Let a worker decode, and come back in time even if it does not.
-
-        The library waits without a limit for a worker's answer, and a worker that fails outside its own guard answers
-        nothing. So the call is made in a thread that can be left behind; this and the pool of requests are the only
-        places that start one.
-        """
+    def _call(self, file: InputFile, **targets: Any) -> Any:
+        """Decode a file with a worker, in a thread that can be left behind: a worker that dies never answers."""
         request = self._request
         limit = request.options["timeout_sec"]
-        worker = self._workers.take(splice.decoder, request.deadline)
+        worker = self._workers.take(file.decoder_key, request.deadline)
         left = request.deadline.remaining()
-        answer: list[Any] = []
+        answers: list[Any] = []
         done = threading.Event()
 
-        def ask() -> None:
+        def call() -> None:
+            timeout = limit if left is None else max(0.001, min(limit, left))
             try:
-                answer.append(
-                    worker.pool.decode(
-                        splice.data,
-                        codec=splice.decoder,
-                        timeout_sec=limit if left is None else max(0.001, min(limit, left)),
-                        **targets,
-                    )
-                )
+                answers.append(worker.pool.decode(file.data, codec=file.decoder_key, timeout_sec=timeout, **targets))
             except Exception as error:
-                answer.append(error)
+                answers.append(error)
             done.set()
 
-        sound = False
+        reusable = False
         try:
             started = time.monotonic()
-            threading.Thread(target=ask, name="telecine-deepstream", daemon=True).start()
-            while not done.wait(_WAIT):
+            threading.Thread(target=call, name="telecine-deepstream", daemon=True).start()
+            while not done.wait(_POLL_SECONDS):
                 waited = time.monotonic() - started
                 request.deadline.check("decoding")
-                if waited > limit + _GRACE:
+                if waited > limit + _GRACE_SECONDS:
                     raise DeadlineError(f"deepstream gave no answer within {waited:.0f} s (timeout_sec is {limit:g})")
-            if isinstance(answer[0], Exception):
-                raise BackendUnavailable(f"deepstream: {type(answer[0]).__name__}: {answer[0]}") from answer[0]
-            if "timeout" in answer[0].error:
+            (answer,) = answers
+            if isinstance(answer, Exception):
+                raise BackendUnavailable(f"deepstream: {type(answer).__name__}: {answer}") from answer
+            if "timeout" in answer.error:
                 request.deadline.check("decoding")
-                raise DeadlineError(f"deepstream: {answer[0].error} (timeout_sec is {limit:g})")
-            # after an error it would stand still for seconds, and after a timeout its late frames would land elsewhere
-            sound = not answer[0].error
+                raise DeadlineError(f"deepstream: {answer.error} (timeout_sec is {limit:g})")
+            # after an error the worker stalls for seconds; after a timeout its late frames get into the next result
+            reusable = not answer.error
         finally:
-            self._workers.give_back(worker, sound)
-        return answer[0]
+            self._workers.give_back(worker, reusable)
+        return answer
 
 
-class _Worker:
-    """A pool of the library's with a single worker, so that it is known which decoder a request gets."""
+class _LibraryWorker:
+    """A pool of the library with a single worker, so that it is known which decoder a call gets."""
 
     def __init__(self) -> None:
         try:
             self.pool = _library().DecodePool(num_workers=1)
         except Exception as error:  # torch, CUDA and GStreamer have errors of their own
             raise BackendUnavailable(f"deepstream cannot be started: {type(error).__name__}: {error}") from error
-        self.decoder = ""
-        """What its decoder was made for."""
+        self.decoder_key = ""
+        """The ``decoder_key`` of the last file."""
 
 
-class _Workers:
-    """At most ``size`` workers. Thread-safe."""
+class _WorkerPool:
+    """At most ``size`` workers. Thread-safe. Creating a decoder takes a third of a second, so workers are kept."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._taken = 0
-        self._free: list[_Worker] = []  # the one that was used last is the last
+        self._num_taken = 0
+        self._free: list[_LibraryWorker] = []  # in the order of their last use
         self._changed = threading.Condition()
-        self._preparing = threading.Lock()
+        self._building = threading.Lock()
 
-    def one_by_one(self, found: Iterator[Splice], deadline: Deadline) -> Iterator[Splice]:
-        """Let one request at a time make its splices.
+    def build_in_turn(self, files: Iterator[InputFile], deadline: Deadline) -> Iterator[InputFile]:
+        """Yield files, each built by one request at a time.
 
-        That is work in Python, and so is what the library does at every picture: the fewer threads stand in line for
-        the interpreter, the sooner a worker gets it.
+        The library runs Python code at every picture: the fewer threads compete for the interpreter, the faster it is.
         """
         while True:
-            while not self._preparing.acquire(timeout=_WAIT):
+            while not self._building.acquire(timeout=_POLL_SECONDS):
                 deadline.check("waiting for others to read their packets")
             try:
-                splice = next(found, None)
+                file = next(files, None)
             finally:
-                self._preparing.release()
-            if splice is None:
+                self._building.release()
+            if file is None:
                 return
-            yield splice
+            yield file
 
-    def take(self, decoder: str, deadline: Deadline) -> _Worker:
-        """A worker for one call: one that has such a decoder, else a new one, else the one that was idle longest.
-
-        Making a decoder takes a third of a second.
-        """
+    def take(self, decoder_key: str, deadline: Deadline) -> _LibraryWorker:
+        """Take a worker for one call: one with a matching decoder, else a new one, else the one idle for longest."""
         while True:
             deadline.check("waiting for a worker")
             with self._changed:
-                if self._taken < self.size:
-                    worker = self._choose(decoder)
-                    self._taken += 1
+                if self._num_taken < self.size:
+                    worker = self._choose(decoder_key)
+                    self._num_taken += 1
                     break
-                self._changed.wait(_WAIT)
+                self._changed.wait(_POLL_SECONDS)
         if worker is None:
             try:
-                worker = _Worker()  # outside of the lock, for it starts CUDA
+                worker = _LibraryWorker()  # outside the lock, since it starts CUDA
             except BaseException:
                 with self._changed:
-                    self._taken -= 1
+                    self._num_taken -= 1
                     self._changed.notify()
                 raise
-        worker.decoder = decoder
+        worker.decoder_key = decoder_key
         return worker
 
-    def _choose(self, decoder: str) -> _Worker | None:
-        """One of those that are free; None where a new one is to be made."""
-        at = next((at for at, worker in enumerate(self._free) if worker.decoder == decoder), None)
-        if at is None and self._taken + len(self._free) < self.size:
+    def _choose(self, decoder_key: str) -> _LibraryWorker | None:
+        """Remove and return a free worker; None if a new one is to be created."""
+        match = next((i for i, worker in enumerate(self._free) if worker.decoder_key == decoder_key), None)
+        if match is None and self._num_taken + len(self._free) < self.size:
             return None
-        return self._free.pop(at or 0)
+        return self._free.pop(match or 0)
 
-    def give_back(self, worker: _Worker, sound: bool) -> None:
-        """End a call. A worker that is not sound is given up."""
+    def give_back(self, worker: _LibraryWorker, reusable: bool) -> None:
+        """End a call. A worker that is not reusable is shut down."""
         with self._changed:
-            self._taken -= 1
-            if sound:
+            self._num_taken -= 1
+            if reusable:
                 self._free.append(worker)
             self._changed.notify()
-        if not sound:
-            # it joins its worker, for seconds
+        if not reusable:
+            # it waits for the worker, for seconds
             threading.Thread(target=worker.pool.shutdown, name="telecine-deepstream-end", daemon=True).start()
 
 
@@ -298,32 +281,40 @@ def _library() -> Any:
     return deepstream_videodecode
 
 
-def _refuse(request: DecodeRequest) -> str:
-    """Refuse what it cannot decode, or not rightly; say how the colours are to be written into the stream."""
+def _refuse_unsupported(request: DecodeRequest) -> None:
+    """Raise UnsupportedVideoError if the library cannot decode the video, or returns wrong pixels."""
     info, codec = request.info, request.index.codec
     reason = ""
-    if codec not in _SIDES:
-        reason = f"decodes {' and '.join(_SIDES)} here, not {codec}"
-    elif info.pixel_format not in _LAYOUTS:
+    if codec not in _SIDE_LIMITS:
+        reason = f"decodes {' and '.join(_SIDE_LIMITS)} here, not {codec}"
+    elif info.pixel_format not in _PIXEL_FORMATS:
         reason = f"decodes 4:2:0 with 8 bits rightly, not {info.pixel_format}"
     elif info.interlaced:
         reason = "does not give interlaced video as it is"
-    elif info.color_space not in _COLOURS:
+    elif info.color_space not in _CONVERTED_AS:
         reason = f"converts colours by BT.709 and BT.601, not by {info.color_space}"
     else:
-        least, most = _SIDES[codec]
+        minimum, maximum = _SIDE_LIMITS[codec]
         sides = request.geometry.stored_width, request.geometry.stored_height
-        if min(sides) < least or max(sides) > most:
-            reason = f"takes pictures of {least} to {most} pixels a side in {codec}, not {sides[0]}x{sides[1]}"
+        if min(sides) < minimum or max(sides) > maximum:
+            reason = f"takes pictures of {minimum} to {maximum} pixels a side in {codec}, not {sides[0]}x{sides[1]}"
     if reason:
         raise UnsupportedVideoError(f"{request.source.name}: deepstream {reason}; use backend='pyav'")
-    point = matrix_code(_COLOURS[info.color_space])
+
+
+def _color_options(request: DecodeRequest) -> str:
+    """Return options of FFmpeg's ``h264_metadata`` and ``hevc_metadata`` that write the colours into the stream.
+
+    The library chooses the matrix by the primaries, so primaries, transfer and matrix get the same code point.
+    """
+    info = request.info
+    code = matrix_code(_CONVERTED_AS[info.color_space])
     full = info.color_range == "pc" or info.pixel_format == "yuvj420p"
     names = ("colour_primaries", "transfer_characteristics", "matrix_coefficients")
-    return ":".join([*(f"{name}={point}" for name in names), f"video_full_range_flag={int(full)}"])
+    return ":".join([*(f"{name}={code}" for name in names), f"video_full_range_flag={int(full)}"])
 
 
-def _rows(request: DecodeRequest) -> PinnedRows | TorchRows:
+def _make_rows(request: DecodeRequest) -> PinnedRows | TorchRows:
     if request.device == "cpu":
         return PinnedRows(request)
     import torch
@@ -334,8 +325,12 @@ def _rows(request: DecodeRequest) -> PinnedRows | TorchRows:
 
 
 def _default_size() -> int:
-    for name in _SIZES:
+    for name in _WORKER_VARIABLES:
         text = os.environ.get(name, "")
         if text.isascii() and text.isdecimal():
-            return min(max(int(text), 1), _MOST_WORKERS)
-    return _WORKERS
+            return _clamp(int(text))
+    return _DEFAULT_WORKERS
+
+
+def _clamp(num_workers: int) -> int:
+    return min(max(num_workers, 1), _MAX_WORKERS)

@@ -1,25 +1,23 @@
-"""The planned packets as one stream for a library that says of its frames only how many there are.
+"""Files in memory for a library that returns frames in display order, but not which frames they are.
 
-Such frames are known by their number, and that can be believed where it can be said beforehand how many pictures come
-out and in which order. So a splice is built of *parts*, each from a place where decoding starts afresh up to its last
-wanted frame, and the bitstream itself is asked for the order in each. Nothing that is damaged is in it, nor what is
-built on that: a decoder would give something for it, or nothing, and put the count off.
-
-Pictures that are there are never passed over, and nothing is decoded beyond the last wanted one of a part.
+Such a frame is identified by its number. That is reliable if the number of pictures in the file and their output order
+are known in advance. So a file consists of decode ranges that start at a random access point and end at the last wanted
+frame, and their output order is read from the bitstream. Corrupt packets, and packets that depend on them, are left
+out: a decoder may or may not return a frame for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 import numpy as np
 
 from telecine.backends.base import DecodeRequest
-from telecine.backends.deepstream.mkv_writer import Block, matroska
+from telecine.backends.deepstream.mkv_writer import Block, write_mkv
 from telecine.backends.parser_order import labels
-from telecine.bitstream import Leading, RandomAccess, scanner_for
+from telecine.bitstream import Leading, RandomAccess, Scanner, scanner_for
 from telecine.bitstream.annexb import ByteStream
 from telecine.bitstream.h264 import FrameNumbers, H264Scanner
 from telecine.bitstream.nal import nal_type
@@ -27,172 +25,227 @@ from telecine.errors import UnsupportedVideoError
 from telecine.index.packet_index import PacketIndex
 from telecine.plan.ranges import DecodeRange, extend_to_closed_points, split_at_closed_points
 
-__all__ = ["Splice", "parts_of", "splices"]
+__all__ = ["InputFile", "build_files", "split_ranges"]
 
-_MOST_BYTES = 64 << 20
-"""Of packets in a splice, unless a single part has more."""
-_MOST_PICTURES = 512 << 20
-"""Bytes of wanted frames, likewise: the library makes room for all of them at a time."""
-_CODE = b"\0\0\1"
-_WITH_COLOURS = {"h264": (7,), "hevc": (32, 33)}
-"""The types of NAL units that the rewriting of colours may change."""
+_MAX_FILE_BYTES = 64 << 20
+"""Bytes of packets in a file, unless a single range has more."""
+_MAX_FRAME_BYTES = 512 << 20
+"""Bytes of wanted frames of a file, likewise: the library allocates all of them at once."""
+_COLOR_UNITS = {"h264": (7,), "hevc": (32, 33)}
+"""Types of NAL units that FFmpeg's metadata filters may change when they write colours."""
 _CRA, _BLA = 21, 16
-"""HEVC's types of pictures (table 7-1): a clean random access point, and the same behind a cut."""
+"""HEVC NAL unit types (table 7-1): clean random access, and broken link access, which has the same syntax."""
 
 
 @dataclass(frozen=True, eq=False)
-class Splice:
-    """A file in memory, and what comes out of it."""
+class InputFile:
+    """A Matroska file in memory for one call of the library, and the pictures to expect."""
 
-    parts: tuple[DecodeRange, ...]
-    """That it was made from."""
+    ranges: tuple[DecodeRange, ...]
+    """The ranges that it consists of."""
     data: bytes = field(repr=False)
-    """The file: Matroska."""
-    count: int
-    """Pictures that an undamaged stream brings."""
-    optional: int
-    """How many of the first ones a decoder may leave out, all of them or none."""
+    num_pictures: int
+    """Pictures that a decoder returns for it."""
+    num_optional: int
+    """The number of pictures at its start that a decoder either returns or leaves out, all of them."""
     targets: Mapping[int, tuple[int, ...]]
-    """By the number of a wanted picture, counted from 0, ascending: the rows of the output that it fills."""
-    decoder: str
-    """Stands for all that a decoder is made for: one that was made for another must not be used."""
+    """Output rows to fill, by the number of each wanted picture in display order from 0, ascending."""
+    decoder_key: str
+    """Identifies everything that a decoder is created for: a decoder with another key must not be reused."""
 
 
 @dataclass
-class _Piece:
-    """A part, looked at packet by packet."""
+class _ScannedRange:
+    """A decode range with its packets, and what the bitstream says about their output order."""
 
-    part: DecodeRange
-    sequence: tuple[bytes, ...] = ()
-    """Sequence headers that hold in it."""
+    range_: DecodeRange
+    sequence_headers: tuple[bytes, ...] = ()
     packets: list[tuple[int, bool, bytes]] = field(default_factory=list)
-    """Ordinal, whether decoding can start at it, bytes."""
-    orders: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By ordinal: the place in order of presentation that the bitstream says."""
-    provable: bool = True
-    """Whether all of those are known."""
-    optional: int = 0
+    """(ordinal, is a random access point, bytes)."""
+    output_order: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Sort key of each picture in output order, by packet ordinal."""
+    has_known_order: bool = True
+    """True if the bitstream gives the output order of all pictures."""
+    num_optional: int = 0
 
     @property
-    def size(self) -> int:
-        """Bytes."""
+    def num_bytes(self) -> int:
+        """Bytes of all packets."""
         return sum(len(data) for _, _, data in self.packets)
 
+    @property
+    def sorted_pictures(self) -> list[int]:
+        """Packet ordinals of the pictures in output order."""
+        return sorted(self.output_order, key=lambda ordinal: self.output_order[ordinal])
 
-def parts_of(index: PacketIndex, runs: Iterable[DecodeRange]) -> list[DecodeRange]:
-    """Divide the runs of a plan into parts.
 
-    Behind an open point of H.264 come pictures that lack what they refer to, and whether a decoder shows them is its
-    own affair. So a run that starts at one is led back to a point that looks back at nothing, if there is one.
+def split_ranges(index: PacketIndex, ranges: Iterable[DecodeRange]) -> list[DecodeRange]:
+    """Split the ranges of a plan into ones without a closed random access point inside.
+
+    A decoder may or may not return the leading pictures of an open point of H.264 that it starts at. So H.264 ranges
+    are extended back to a closed point, if there is one.
     """
-    led = extend_to_closed_points(index, runs) if index.codec == "h264" else runs
-    return [part for run in led for part in split_at_closed_points(index, run)]
+    extended = extend_to_closed_points(index, ranges) if index.codec == "h264" else ranges
+    return [part for range_ in extended for part in split_at_closed_points(index, range_)]
 
 
-def splices(request: DecodeRequest, parts: Iterable[DecodeRange], colours: str) -> Iterator[Splice]:
-    """Join parts, as many as one decoder can take in one go.
+def build_files(request: DecodeRequest, ranges: Iterable[DecodeRange], color_options: str) -> Iterator[InputFile]:
+    """Yield files, each with as many ranges as one decoder can decode in one call.
 
-    Targets that are damaged, or whose number cannot be said, are in none.
+    Targets that are damaged, or whose number in output order is not known, are in no file.
 
     Args:
-        request: says where the packets are.
-        parts: of a plan.
-        colours: options of FFmpeg's bitstream filters ``h264_metadata`` and ``hevc_metadata``.
+        request: determines where the packets are read.
+        ranges: results of :func:`split_ranges`.
+        color_options: options of FFmpeg's bitstream filters ``h264_metadata`` and ``hevc_metadata``.
 
     Raises:
-        UnsupportedVideoError: pictures of two fields, or headers that cannot be rewritten.
+        UnsupportedVideoError: pictures are stored as two fields, or their parameter sets cannot be rewritten.
     """
-    waiting: list[_Piece] = []
-    reader = _Reader(request, colours)
-    for part in parts:
-        piece = reader.read(part)
-        if not piece.provable or not piece.part.targets:
+    waiting: list[_ScannedRange] = []
+    scanner = _RangeScanner(request, color_options)
+    for range_ in ranges:
+        scanned = scanner.scan(range_)
+        if not scanned.has_known_order or not scanned.range_.targets:
             continue
-        if waiting and (piece.optional or piece.sequence != waiting[0].sequence or _full(request, waiting, piece)):
-            yield _splice(request, waiting, colours)
+        if waiting and (
+            scanned.num_optional
+            or scanned.sequence_headers != waiting[0].sequence_headers
+            or _exceeds_limits(request, [*waiting, scanned])
+        ):
+            yield _build_file(request, waiting, color_options)
             waiting = []
-        waiting.append(piece)
+        waiting.append(scanned)
     if waiting:
-        yield _splice(request, waiting, colours)
+        yield _build_file(request, waiting, color_options)
 
 
-def _full(request: DecodeRequest, waiting: list[_Piece], piece: _Piece) -> bool:
-    together = [*waiting, piece]
-    frame = 3 * request.geometry.stored_height * request.geometry.stored_width
-    wanted = sum(len(one.part.targets) for one in together)
-    return sum(one.size for one in together) > _MOST_BYTES or wanted * frame > _MOST_PICTURES
+def _exceeds_limits(request: DecodeRequest, ranges: list[_ScannedRange]) -> bool:
+    frame_bytes = 3 * request.geometry.stored_height * request.geometry.stored_width
+    num_wanted = sum(len(scanned.range_.targets) for scanned in ranges)
+    return sum(scanned.num_bytes for scanned in ranges) > _MAX_FILE_BYTES or num_wanted * frame_bytes > _MAX_FRAME_BYTES
 
 
-class _Reader:
-    """Reads the packets of parts and looks at them. Not thread-safe: one for each request."""
+def _build_file(request: DecodeRequest, ranges: list[_ScannedRange], color_options: str) -> InputFile:
+    blocks: list[Block] = []
+    targets: dict[int, tuple[int, ...]] = {}
+    num_pictures = 0
+    codec, geometry = request.index.codec, request.geometry
+    for scanned in ranges:
+        number = {ordinal: i for i, ordinal in enumerate(scanned.sorted_pictures, num_pictures)}
+        latest = num_pictures
+        for i, (ordinal, is_random_access, data) in enumerate(scanned.packets):
+            if blocks and i == 0 and codec == "hevc":
+                data = replace_nal_units(data, _cra_to_bla)
+            latest = number.get(ordinal, latest)
+            blocks.append(Block(latest, is_random_access, data))
+        targets |= {number[ordinal]: rows for ordinal, rows in scanned.range_.targets.items()}
+        num_pictures += len(number)
+    digest = blake2b(b"".join((*ranges[0].sequence_headers, color_options.encode())), digest_size=12).hexdigest()
+    return InputFile(
+        tuple(scanned.range_ for scanned in ranges),
+        write_mkv(codec, geometry.stored_width, geometry.stored_height, blocks),
+        num_pictures,
+        ranges[0].num_optional,
+        dict(sorted(targets.items())),
+        f"{codec}:{digest}",
+    )
 
-    def __init__(self, request: DecodeRequest, colours: str) -> None:
+
+def _cra_to_bla(unit: bytes) -> bytes:
+    """Turn a CRA unit of HEVC into a BLA unit, so that a new coded video sequence starts at it in mid-stream.
+
+    Output order starts anew there, and a decoder drops the leading pictures that refer to earlier ones.
+    """
+    if nal_type("hevc", unit) != _CRA:
+        return unit
+    return bytes([unit[0] & 0x81 | _BLA << 1]) + unit[1:]
+
+
+class _RangeScanner:
+    """Reads and scans the packets of ranges. Not thread-safe: one for each request."""
+
+    def __init__(self, request: DecodeRequest, color_options: str) -> None:
         self._request = request
         self._index = request.index
         self._header = self._extradata = request.demuxer.extradata
         self._stream = ByteStream(self._index.codec, self._extradata)
-        self._stream(b"", True, False)  # its headers, which it would otherwise put in front of what is read first
-        self._paint = _Paint(request, colours)
+        self._stream(b"", True, False)  # its parameter sets, which would otherwise be prepended to the first packet
+        self._colors = _ColorWriter(request, color_options)
 
-    def read(self, part: DecodeRange) -> _Piece:
-        """Look at a part. The piece ends where it is not sound any more."""
+    def scan(self, range_: DecodeRange) -> _ScannedRange:
+        """Scan a range. The result ends before the first packet that is damaged or depends on a missing one."""
         index = self._index
-        piece = _Piece(part)
-        sound = _Sound(index.codec, self._extradata)
-        torn = dict(zip(part.packets.tolist(), index.has_gap_before(part.packets).tolist(), strict=True))
-        for ordinal, packet in self._request.reader.read(part.packets):
+        scanned = _ScannedRange(range_)
+        order, frame_numbers = self._make_scanners()
+        has_gap = dict(zip(range_.packets.tolist(), index.has_gap_before(range_.packets).tolist(), strict=True))
+        for ordinal, packet in self._request.reader.read(range_.packets):
             self._request.deadline.check("reading the packets")
-            if torn[ordinal] and not index.random_access[ordinal]:
+            is_random_access, is_first = bool(index.random_access[ordinal]), not scanned.packets
+            if has_gap[ordinal] and not is_random_access:
                 break
-            if ordinal in index.new_extradata or not piece.packets:
-                sound = self._renew(index.extradata_at(ordinal, self._header)) or sound
-            raw, access, first = memoryview(packet), bool(index.random_access[ordinal]), not piece.packets
-            data = None if index.corrupt[ordinal] else self._stream(raw, False, access)
-            if data is not None and first and not self._paint.headers(data):
-                data = self._stream(raw, True, access)
-            if data is None and index.disposable[ordinal] and not first:
+            if (ordinal in index.new_extradata or is_first) and self._update_extradata(ordinal):
+                order, frame_numbers = self._make_scanners()
+            raw = memoryview(packet)
+            data = None if index.corrupt[ordinal] else self._stream(raw, False, is_random_access)
+            if data is not None and is_first and not self._colors.units(data):
+                data = self._stream(raw, True, is_random_access)
+            if data is None and index.disposable[ordinal] and not is_first:
                 continue
-            if data is None or (not first and self._stream.sequence != piece.sequence) or sound.lacks(raw):
+            if (
+                data is None
+                or (not is_first and self._stream.sequence != scanned.sequence_headers)
+                or (frame_numbers is not None and frame_numbers.gap_before(raw))
+            ):
                 break
-            if first:
+            if is_first:
                 self._refuse_fields(raw)
-                piece.sequence = self._stream.sequence
-            facts = sound.scanner.scan(raw, access, True)
-            if facts.leading == Leading.NEVER:
+                scanned.sequence_headers = self._stream.sequence
+            info = order.scan(raw, is_random_access, True)
+            if info.leading == Leading.NEVER:
                 continue
-            if facts.shown:
-                piece.provable &= facts.display_order is not None
-                piece.orders[ordinal] = facts.display_order or (0, 0)
-            piece.packets.append((ordinal, access, self._paint(data) if access else data))
-        self._finish(piece)
-        return piece
+            if info.shown:
+                scanned.has_known_order &= info.display_order is not None
+                scanned.output_order[ordinal] = info.display_order or (0, 0)
+            scanned.packets.append((ordinal, is_random_access, self._colors.write(data) if is_random_access else data))
+        self._keep_verifiable_targets(scanned)
+        return scanned
 
-    def _renew(self, extradata: bytes) -> _Sound | None:
-        """Take the headers that the container has brought last, if they are others."""
+    def _make_scanners(self) -> tuple[Scanner, FrameNumbers | None]:
+        codec = self._index.codec
+        scanner = scanner_for(codec, self._extradata)
+        assert scanner is not None  # there is one for both codecs
+        return scanner, FrameNumbers(self._extradata) if codec == "h264" else None
+
+    def _update_extradata(self, ordinal: int) -> bool:
+        """Set the extradata that apply to a packet. Return True if they have changed."""
+        extradata = self._index.extradata_at(ordinal, self._header)
         if extradata == self._extradata:
-            return None
+            return False
         self._extradata = extradata
         self._stream.update_extradata(extradata)
         self._stream(b"", True, False)
-        return _Sound(self._index.codec, extradata)
+        return True
 
-    def _finish(self, piece: _Piece) -> None:
-        """Leave the targets that are in it and in place, and say what a decoder may leave out."""
-        index, ordinals = self._index, np.array(list(piece.orders), np.int64)
-        if not piece.provable or not len(ordinals):
-            piece.provable = False
+    def _keep_verifiable_targets(self, scanned: _ScannedRange) -> None:
+        """Remove the targets without a picture, or whose number in output order is not certain; set num_optional."""
+        index, ordinals = self._index, np.array(list(scanned.output_order), np.int64)
+        if not scanned.has_known_order or not len(ordinals):
+            scanned.has_known_order = False
             return
-        by_stream = sorted(piece.orders, key=lambda ordinal: piece.orders[ordinal])
-        place = labels(index, ordinals)
-        by_time = sorted(piece.orders, key=lambda ordinal: place[ordinal])
-        # where the container contradicts the stream, one of them is wrong
-        agreed = {one for one, other in zip(by_stream, by_time, strict=True) if one == other}
-        repeated = len(set(piece.orders.values())) < len(piece.orders)
-        targets = {ordinal: rows for ordinal, rows in piece.part.targets.items() if ordinal in agreed}
-        piece.part = DecodeRange(piece.part.packets, piece.part.required, {} if repeated else targets, piece.part.reset)
+        by_bitstream = scanned.sorted_pictures
+        position = labels(index, ordinals)
+        by_time = sorted(scanned.output_order, key=lambda ordinal: position[ordinal])
+        # if container and bitstream contradict each other, one of them is wrong
+        agreed = {one for one, other in zip(by_bitstream, by_time, strict=True) if one == other}
+        if len(set(scanned.output_order.values())) < len(ordinals):
+            agreed = set()
+        range_ = scanned.range_
+        targets = {ordinal: rows for ordinal, rows in range_.targets.items() if ordinal in agreed}
+        scanned.range_ = replace(range_, targets=targets)
         start = int(ordinals[0])
         if index.codec == "h264" and index.random_access[start] == RandomAccess.OPEN:
-            piece.optional = by_stream.index(start)
+            scanned.num_optional = by_bitstream.index(start)
 
     def _refuse_fields(self, packet: memoryview) -> None:
         if self._index.codec != "h264":
@@ -204,109 +257,63 @@ class _Reader:
             )
 
 
-class _Sound:
-    """What is known of the packets so far, from a place on where decoding starts afresh."""
+class _ColorWriter:
+    """Writes colour metadata into the parameter sets of a stream."""
 
-    def __init__(self, codec: str, extradata: bytes) -> None:
-        scanner = scanner_for(codec, extradata)
-        assert scanner is not None  # there is one for both codecs
-        self.scanner = scanner
-        self._numbers = FrameNumbers(extradata) if codec == "h264" else None
-
-    def lacks(self, packet: memoryview) -> bool:
-        """Whether a picture is missing in front of a packet that it may be built on."""
-        return self._numbers is not None and self._numbers.gap_before(packet)
-
-
-def _splice(request: DecodeRequest, pieces: list[_Piece], colours: str) -> Splice:
-    blocks: list[Block] = []
-    targets: dict[int, tuple[int, ...]] = {}
-    count = 0
-    codec, geometry = request.index.codec, request.geometry
-    for piece in pieces:
-        by_stream = sorted(piece.orders, key=lambda ordinal: piece.orders[ordinal])
-        number = {ordinal: count + at for at, ordinal in enumerate(by_stream)}
-        latest = count
-        for at, (ordinal, access, data) in enumerate(piece.packets):
-            if blocks and not at and codec == "hevc":
-                data = _units_changed(data, _cut_off)
-            latest = number.get(ordinal, latest)
-            blocks.append(Block(latest, access, data))
-        targets |= {number[ordinal]: rows for ordinal, rows in piece.part.targets.items()}
-        count += len(by_stream)
-    made_for = blake2b(b"".join((*pieces[0].sequence, colours.encode())), digest_size=12).hexdigest()
-    return Splice(
-        tuple(piece.part for piece in pieces),
-        matroska(codec, geometry.stored_width, geometry.stored_height, blocks),
-        count,
-        pieces[0].optional,
-        dict(sorted(targets.items())),
-        f"{codec}:{made_for}",
-    )
-
-
-class _Paint:
-    """Writes the colours into the headers of a stream, for a library that looks at them in a way of its own."""
-
-    def __init__(self, request: DecodeRequest, colours: str) -> None:
+    def __init__(self, request: DecodeRequest, options: str) -> None:
         from av.bitstream import BitStreamFilterContext
 
-        self._name = request.source.name
-        self._codec = request.index.codec
-        self._filter = BitStreamFilterContext(f"{self._codec}_metadata={colours}", self._codec)
+        self._name, self._codec = request.source.name, request.index.codec
+        self._filter = BitStreamFilterContext(f"{self._codec}_metadata={options}", self._codec)
         self._known: dict[bytes, list[bytes]] = {}
 
-    def __call__(self, data: bytes) -> bytes:
-        """The bytes of a packet with its headers rewritten."""
-        kinds = _WITH_COLOURS[self._codec]
-        headers = self.headers(data)
-        if not headers:
+    def write(self, data: bytes) -> bytes:
+        """Return the bytes of a packet with its parameter sets rewritten."""
+        units = self.units(data)
+        if not units:
             return data
-        whole = b"".join(b"\0" + _CODE + unit for unit in headers)
-        if whole not in self._known:
-            self._known[whole] = self._rewritten(whole)
-        rest = iter(self._known[whole])
-        return _units_changed(data, lambda unit: next(rest) if nal_type(self._codec, unit) in kinds else unit)
+        joined = join_annex_b(units)
+        if joined not in self._known:
+            self._known[joined] = self._filter_units(joined, len(units))
+        rewritten = iter(self._known[joined])
+        return replace_nal_units(data, lambda unit: next(rewritten) if self._has_colors(unit) else unit)
 
-    def headers(self, data: bytes) -> list[bytes]:
-        """The headers in a packet, as far as they have to do with colours."""
-        kinds = _WITH_COLOURS[self._codec]
-        units = data.split(_CODE)[1:]
-        return [unit.rstrip(b"\0") for unit in units if unit and nal_type(self._codec, unit) in kinds]
+    def units(self, data: bytes) -> list[bytes]:
+        """Return the NAL units of a packet that are rewritten."""
+        return [unit for unit in split_annex_b(data) if unit and self._has_colors(unit)]
 
-    def _rewritten(self, headers: bytes) -> list[bytes]:
+    def _has_colors(self, unit: bytes) -> bool:
+        return nal_type(self._codec, unit) in _COLOR_UNITS[self._codec]
+
+    def _filter_units(self, data: bytes, num_units: int) -> list[bytes]:
         import av
         from av.packet import Packet
 
         try:
-            found = b"".join(bytes(packet) for packet in self._filter.filter(Packet(headers)))
+            filtered = b"".join(bytes(packet) for packet in self._filter.filter(Packet(data)))
         except av.error.FFmpegError:
-            found = b""
-        units = [unit.rstrip(b"\0") for unit in found.split(_CODE)[1:]]
-        if len(units) != headers.count(_CODE):
+            filtered = b""
+        units = list(split_annex_b(filtered))
+        if len(units) != num_units:
             raise UnsupportedVideoError(
-                f"{self._name}: its headers cannot be rewritten with the colours that deepstream needs; "
+                f"{self._name}: its parameter sets cannot be rewritten with the colours that deepstream needs; "
                 "use backend='pyav'"
             )
         return units
 
 
-def _units_changed(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
-    """The bytes of a packet with its NAL units changed."""
-    first, *units = data.split(_CODE)
+def split_annex_b(data: bytes) -> list[bytes]:
+    return [unit.rstrip(b"\0") for unit in data.split(b"\0\0\1")[1:]]
+
+
+def join_annex_b(units: Iterable[bytes]) -> bytes:
+    return b"".join(b"\0\0\0\1" + unit for unit in units)
+
+
+def replace_nal_units(data: bytes, replace: Callable[[bytes], bytes]) -> bytes:
+    first, *units = data.split(b"\0\0\1")
     # zeros at the end belong to the next start code
     bare = [unit.rstrip(b"\0") for unit in units]
     return first + b"".join(
-        _CODE + (change(one) if one else one) + unit[len(one) :] for one, unit in zip(bare, units, strict=True)
+        b"\0\0\1" + (replace(one) if one else one) + unit[len(one) :] for one, unit in zip(bare, units, strict=True)
     )
-
-
-def _cut_off(unit: bytes) -> bytes:
-    """A unit of HEVC that says, where it is of an open point, that what was in front of that is gone.
-
-    The two types have the same syntax. But behind this one the order of presentation begins anew, and no decoder
-    refers to what came before.
-    """
-    if nal_type("hevc", unit) != _CRA:
-        return unit
-    return bytes([unit[0] & 0x81 | _BLA << 1]) + unit[1:]

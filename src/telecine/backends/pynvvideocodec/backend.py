@@ -58,13 +58,9 @@ class PyNvVideoCodecBackend:
     """
 
     options: Mapping[str, Option] = {
-        "hw_decoders": Option(
-            int, None, "hardware decoders at a time, in this process; the first request's value holds", 1, 64
-        ),
-        "max_width": Option(
-            int, 0, "the maximum picture width that a decoder allocates for; 0 is the video's own", 0, 16384
-        ),
-        "max_height": Option(int, 0, "the maximum picture height, as max_width", 0, 16384),
+        "hw_decoders": Option(int, None, "hardware decoders at a time, in this process; the first value holds", 1, 64),
+        "max_width": Option(int, 0, "maximum picture width that decoders allocate for; 0: the video's own", 0, 16384),
+        "max_height": Option(int, 0, "maximum picture height that decoders allocate for, likewise", 0, 16384),
     }
     differences: Mapping[str, str] = {
         "noise": "PyNvVideoCodec reports no errors; frames are as the hardware leaves them and differ between runs"
@@ -159,20 +155,11 @@ def _hardware_refusal(request: DecodeRequest) -> str | None:
     return reason
 
 
-class _Packet(NamedTuple):
-    """A packet prepared for the driver's parser."""
-
-    position: int
-    """In its decode pass."""
-    ordinal: int
-    pts: int
-    data: bytes
-
-
 class _PacketBatch(NamedTuple):
     """Packets that are prepared together, under the same parameter sets."""
 
-    packets: list[_Packet]
+    packets: list[tuple[int, int, int, bytes]]
+    """(position in the decode pass, ordinal, pts, data for the driver's parser)."""
     stop: int
     """The position in the decode pass after them."""
     sequence: tuple[bytes, ...]
@@ -231,10 +218,8 @@ class _PlanDecoder:
         while position < len(ordinals):
             position = self._decode_from(decode_pass, position)
         self._packets_done += len(ordinals)
-        lost = unreliable_targets(
-            self._index, ranges, (set(ordinals.tolist()) - decode_pass.decoded) | decode_pass.damaged
-        )
-        lost |= decode_pass.ambiguous & targets.keys()
+        bad = (set(ordinals.tolist()) - decode_pass.decoded) | decode_pass.damaged
+        lost = unreliable_targets(self._index, ranges, bad) | (decode_pass.ambiguous & targets.keys())
         self._rows.kept[[row for ordinal in lost for row in targets[ordinal]]] = False
 
     def _decode_from(self, decode_pass: _DecodePass, start: int) -> int:
@@ -257,10 +242,7 @@ class _PlanDecoder:
     def _feed(self, decode_pass: _DecodePass, start: int, end: int, new: bool = False) -> LibraryFailure | None:
         """Feed packets to one session, up to ``end`` or to a packet that needs another session.
 
-        ``decode_pass.position`` is left there.
-
-        Returns:
-            The failure of the library at ``decode_pass.position``, if there was one in a new session.
+        Sets ``decode_pass.position`` to where it stops. Returns the failure that stopped it, if there was one.
         """
         decode_pass.position = end
         batches = self._prepare_batches(decode_pass, start, end)
@@ -283,7 +265,7 @@ class _PlanDecoder:
     def _prepare_batches(self, decode_pass: _DecodePass, start: int, end: int) -> Iterator[_PacketBatch]:
         """Yield the packets that are not corrupt, up to ``end`` or to one that needs another session."""
         request, index = self._request, self._index
-        packets: list[_Packet] = []
+        packets: list[tuple[int, int, int, bytes]] = []
         self._update_extradata(index.extradata_at(int(decode_pass.ordinals[start]), self._header))
         watch: Watch | None = None
         sequence: tuple[bytes, ...] = ()
@@ -310,7 +292,7 @@ class _PlanDecoder:
             pts = decode_pass.pts[ordinal]
             if watch.look(ordinal, pts, memoryview(packet), bool(index.key[ordinal])):
                 decode_pass.damaged.add(ordinal)
-            packets.append(_Packet(position, ordinal, pts, data))
+            packets.append((position, ordinal, pts, data))
         if watch is not None and packets:
             yield _PacketBatch(packets, end, sequence, watch)
 
