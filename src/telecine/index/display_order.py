@@ -1,7 +1,8 @@
-"""When pictures are shown: by the container's times where those can be believed, else by the order of the bitstream."""
+"""Display order: from the container's times if they can be trusted, else from the bitstream's output order."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,89 +12,146 @@ import numpy.typing as npt
 from telecine.bitstream import Leading, RandomAccess
 from telecine.container.timestamps import NO_TIME, follows_points, rebuild, usable
 
-__all__ = ["Presentation", "Told", "present"]
+__all__ = ["DisplayTimes", "PacketTimes", "display_positions", "display_times", "order_conflicts", "output_positions"]
 
 _Ticks = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
-    """What container and bitstream say of the packets of a video, in decoding order."""
+class PacketTimes:
+    """Times and output order of all packets of a video, in decode order, as container and bitstream give them."""
 
     pts: _Ticks
-    """``int64 [P]`` with :data:`telecine.container.timestamps.NO_TIME`."""
+    """``int64 [P]`` presentation times; :data:`telecine.container.timestamps.NO_TIME` if missing."""
     dts: _Ticks
-    """``int64 [P]`` likewise."""
-    seen: _Flags
-    """``bool [P]`` whether a viewer sees the packet's frame. The times of others may be anything."""
+    """``int64 [P]`` decoding times; NO_TIME if missing."""
+    shown: _Flags
+    """``bool [P]`` True if the packet's frame is displayed. Times of other packets may be anything."""
     random_access: npt.NDArray[np.uint8]
     """``uint8 [P]`` :class:`telecine.bitstream.RandomAccess`."""
-    relation: npt.NDArray[np.int8]
+    leading: npt.NDArray[np.int8]
     """``int8 [P]`` :class:`telecine.bitstream.Leading`."""
     unreferenced: _Flags
-    """``bool [P]`` whether the bitstream says that no picture of the same layer refers to it."""
-    packed: bool
-    """Whether times belong to other pictures than those of their packets."""
-    places: _Ticks | None
-    """``int64 [S]`` the place in output order of each packet that is seen, where the bitstream was asked and tells."""
+    """``bool [P]`` True if the bitstream says that no picture of the same layer refers to it."""
+    pts_belong_to_others: bool
+    """True if packets carry the times of other pictures than their own (packed B-frames)."""
+    output_positions: _Ticks | None
+    """``int64 [S]`` position of each shown packet in the bitstream's output order; None if not read or not known."""
 
     @cached_property
-    def orderly(self) -> bool:
-        """Whether the times could be true."""
-        return usable(self.pts[self.seen]) and follows_points(
-            self.pts, self.seen, self.random_access == RandomAccess.OPEN, self.random_access == RandomAccess.CLOSED
+    def has_plausible_pts(self) -> bool:
+        """True if pts are complete, distinct, and consistent with the random access points."""
+        return usable(self.pts[self.shown]) and follows_points(
+            self.pts, self.shown, self.random_access == RandomAccess.OPEN, self.random_access == RandomAccess.CLOSED
         )
 
     @cached_property
-    def suspicious(self) -> bool:
-        """Whether times only rise though there are pictures that mostly are shown ahead of one decoded before: some
-        containers keep decoding times alone, and FFmpeg makes presentation times of them."""
-        pts = self.pts[self.seen]
+    def has_rising_pts_despite_b_pictures(self) -> bool:
+        """True if pts rise monotonically in decode order although the stream has B-pictures: they are probably dts."""
+        pts = self.pts[self.shown]
         return len(pts) > 1 and bool((np.diff(pts) > 0).all()) and bool(self.unreferenced.any())
 
     @property
-    def suffices(self) -> bool:
-        """Whether it can be said when pictures are shown without asking the bitstream for their order."""
-        return self.places is not None or (not (self.packed or self.suspicious) and self.orderly)
+    def are_sufficient(self) -> bool:
+        """True if display times can be derived without reading the output order from the bitstream."""
+        trusted = not self.pts_belong_to_others and not self.has_rising_pts_despite_b_pictures
+        return self.output_positions is not None or (trusted and self.has_plausible_pts)
+
+    @cached_property
+    def has_wrong_pts(self) -> bool:
+        """True if the bitstream shows that pts belong to other pictures, or are dts."""
+        positions = self.output_positions
+        is_reordered = positions is not None and bool((np.diff(positions) < 0).any())
+        return self.pts_belong_to_others or (self.has_rising_pts_despite_b_pictures and is_reordered)
 
 
 @dataclass(frozen=True, eq=False)
-class Presentation:
-    """When pictures are shown."""
+class DisplayTimes:
+    """When each packet's frame is displayed."""
 
-    times: _Ticks
-    """``int64 [P]`` those of packets that are not seen are the container's."""
+    ticks: _Ticks
+    """``int64 [P]`` display times. Those of packets that are not shown are the container's."""
     leading: _Flags
-    """``bool [P]`` whether it needs what lies before the random access point in front of it in decoding order."""
-    rebuilt: bool
-    """Whether the times of the container were missing or nonsense."""
+    """``bool [P]`` True if the packet needs packets before the random access point that precedes it."""
+    are_synthetic: bool
+    """True if the container's times were missing or contradictory, and were rebuilt."""
 
 
-def present(told: Told, step: int) -> Presentation:
-    """Say when pictures are shown.
+def display_times(packets: PacketTimes, step: int) -> DisplayTimes:
+    """Derive display times and leading pictures.
 
     Args:
-        told: what there is to go by.
-        step: ticks between frames where nothing else says.
+        packets: times and output order of the packets.
+        step: ticks between frames if nothing else tells.
     """
-    seen, places = told.seen, told.places
-    untrue = told.packed or (told.suspicious and places is not None and bool((np.diff(places) < 0).any()))
-    rebuilt = untrue or not told.orderly
-    times = told.pts.copy()
-    if rebuilt and seen.any():
-        known = np.full_like(times, NO_TIME) if untrue else times
-        times[seen] = rebuild(known[seen], told.dts[seen], places, step)
-    return Presentation(times, _leading(told, times, untrue), rebuilt)
+    shown, are_synthetic = packets.shown, packets.has_wrong_pts or not packets.has_plausible_pts
+    ticks = packets.pts.copy()
+    if are_synthetic and shown.any():
+        known = np.full_like(ticks, NO_TIME) if packets.has_wrong_pts else ticks
+        ticks[shown] = rebuild(known[shown], packets.dts[shown], packets.output_positions, step)
+    return DisplayTimes(ticks, _leading(packets, ticks), are_synthetic)
 
 
-def _leading(told: Told, times: _Ticks, untrue: bool) -> _Flags:
-    at = np.maximum.accumulate(np.where(told.random_access > 0, np.arange(len(times)), -1))
-    point = np.maximum(at, 0)
-    behind_open = (at >= 0) & (told.random_access[point] == RandomAccess.OPEN)
-    # times may have been rebuilt for what is seen: where either is not, both are compared by the container's own
-    own = times if untrue else told.pts
-    both = (own != NO_TIME) & (own[point] != NO_TIME) & ~(told.seen & told.seen[point])
-    earlier = np.where(both, own < own[point], (times < times[point]) & (times != NO_TIME))
-    leading: _Flags = (told.relation == Leading.SKIPPED) | ((told.relation == Leading.UNKNOWN) & behind_open & earlier)
+def _leading(packets: PacketTimes, ticks: _Ticks) -> _Flags:
+    access, shown = packets.random_access, packets.shown
+    position = np.maximum.accumulate(np.where(access > 0, np.arange(len(ticks)), -1))
+    point = np.maximum(position, 0)
+    follows_open = (position >= 0) & (access[point] == RandomAccess.OPEN)
+    # only times of shown packets may have been rebuilt: if one of the two is not shown, the container's are compared
+    own = ticks if packets.has_wrong_pts else packets.pts
+    comparable = (own != NO_TIME) & (own[point] != NO_TIME) & ~(shown & shown[point])
+    precedes = np.where(comparable, own < own[point], (ticks < ticks[point]) & (ticks != NO_TIME))
+    unknown = packets.leading == Leading.UNKNOWN
+    leading: _Flags = (packets.leading == Leading.SKIPPED) | (unknown & follows_open & precedes)
     return leading
+
+
+def output_positions(orders: Sequence[tuple[int, int] | None]) -> _Ticks | None:
+    """Return the position of each picture in the bitstream's output order; None unless all are known.
+
+    Args:
+        orders: (coded sequence, order within it) of each picture; None if the bitstream does not tell.
+    """
+    if not orders or any(order is None for order in orders):
+        return None
+    sequences, places = np.array(orders, dtype=np.int64).T
+    return _positions(places, sequences)
+
+
+def display_positions(ticks: _Ticks, shown: _Flags, second_field: _Flags) -> _Ticks:
+    """Return the position of each packet in display order among those given, from 0 and without repeats.
+
+    A second field follows its first field. A hidden packet without a time precedes all shown packets after it in decode
+    order, because a decoder may output it there.
+
+    Args:
+        ticks: ``int64 [N]`` display times in decode order; NO_TIME if unknown.
+        shown: ``bool [N]`` True if the packet's frame is displayed; its time must be known.
+        second_field: ``bool [N]`` True if the packet is the second field of the packet before it.
+    """
+    following = np.minimum.accumulate(np.where(shown, ticks, np.iinfo(np.int64).max)[::-1])[::-1]
+    timed = ticks != NO_TIME
+    keys = np.where(timed, ticks, following)
+    fields = np.flatnonzero(second_field)
+    fields = fields[fields > 0]
+    keys[fields], timed[fields] = keys[fields - 1], timed[fields - 1]
+    return _positions(np.arange(len(keys)), timed, keys)
+
+
+def order_conflicts(positions: Mapping[int, int], orders: Mapping[int, tuple[int, int]]) -> set[int]:
+    """Return the packets whose display position contradicts the bitstream's output order.
+
+    Args:
+        positions: display position by packet ordinal.
+        orders: (coded sequence, order within it) by packet ordinal, of all pictures to compare.
+    """
+    by_position, by_output = sorted(orders, key=positions.__getitem__), sorted(orders, key=orders.__getitem__)
+    return {one for one, other in zip(by_position, by_output, strict=True) if one != other}
+
+
+def _positions(*keys: npt.NDArray[np.generic]) -> _Ticks:
+    """Return the position of each element after sorting by keys, the last one first."""
+    positions = np.empty(len(keys[0]), np.int64)
+    positions[np.lexsort(keys)] = np.arange(len(positions))
+    return positions

@@ -27,7 +27,7 @@ from telecine.container.demuxer import Demuxer
 from telecine.container.timestamps import NO_TIME, unwrapped
 from telecine.deadline import Deadline
 from telecine.errors import LimitError, NoVideoError
-from telecine.index.display_order import Told, present
+from telecine.index.display_order import PacketTimes, display_positions, display_times, output_positions
 from telecine.index.scan_lock import Baton
 from telecine.limits import Limits
 from telecine.timeline import Timeline
@@ -133,6 +133,24 @@ class PacketIndex:
         torn: npt.NDArray[np.bool_] = np.diff(before, prepend=0) > 0
         return torn
 
+    def display_positions(self, packets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the position of each packet in display order among those given.
+
+        Args:
+            packets: ``int64 [N]`` ordinals, ascending.
+
+        Returns:
+            ``int64 [N]``, from 0 and without repeats.
+        """
+        frames = np.full(self.num_packets, -1, np.int64)
+        frames[self.display_order] = np.arange(self.num_frames)
+        frames = frames[packets]
+        pts = self.pts[packets]
+        has_time = (pts != NO_TIME) & (not self.synthetic_times)
+        ticks = np.where(has_time, pts - self.pts[self.display_order[0]], NO_TIME)
+        ticks = np.where(frames >= 0, self.timeline.ticks[frames], ticks)
+        return display_positions(ticks, frames >= 0, self.second_field[packets])
+
     @property
     def num_packets(self) -> int:
         """P, the number of packets."""
@@ -206,39 +224,32 @@ class _Rows:
         """A column of facts that are small numbers."""
         return np.fromiter(map(attrgetter(name), self.facts), np.int8, len(self.facts))
 
-    def told(self, container: str, ordered: bool) -> Told:
-        """What is known of when pictures are shown.
+    def times(self, container: str, ordered: bool) -> PacketTimes:
+        """Return times and output order of all packets.
 
         Args:
             container: FFmpeg's name of the format.
-            ordered: whether the scanner was asked for the order.
+            ordered: True if the scanner was asked for the output order.
         """
         pts, dts = np.array(self.pts), np.array(self.dts)
         if container in _SHORT_CLOCK:
             pts, dts = unwrapped(pts, dts)
-        seen = self.flags("shown") & ~np.frombuffer(bytes(self.discard), np.bool_)
-        return Told(
+        shown = self.flags("shown") & ~np.frombuffer(bytes(self.discard), np.bool_)
+        positions: npt.NDArray[np.int64] | None = None
+        if self.codec not in REORDERED:
+            positions = np.arange(np.count_nonzero(shown))
+        elif ordered:
+            positions = output_positions([self.facts[packet].display_order for packet in np.flatnonzero(shown)])
+        return PacketTimes(
             pts=pts,
             dts=dts,
-            seen=seen,
+            shown=shown,
             random_access=self.numbers("random_access").astype(np.uint8),
-            relation=self.numbers("leading"),
+            leading=self.numbers("leading"),
             unreferenced=self.numbers("unreferenced") >= 0,
-            packed=any(facts.packed for facts in self.facts),
-            places=self._places(np.flatnonzero(seen)) if ordered or self.codec not in REORDERED else None,
+            pts_belong_to_others=any(facts.packed for facts in self.facts),
+            output_positions=positions,
         )
-
-    def _places(self, seen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
-        """The place in output order of each packet that is seen, if that is known of every one."""
-        if self.codec not in REORDERED:
-            return np.arange(len(seen))
-        orders = [self.facts[i].display_order for i in seen]
-        if not orders or any(order is None for order in orders):
-            return None
-        sequences, places = np.array(orders, dtype=np.int64).T
-        ranks = np.empty(len(places), np.int64)
-        ranks[np.lexsort((places, sequences))] = np.arange(len(places))
-        return ranks
 
 
 def read_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIndex:
@@ -259,13 +270,13 @@ def read_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIn
     rows = _scan(demuxer, demuxer.packets(), limits, deadline, want_order=False)
     if not rows.facts:
         raise NoVideoError(f"{demuxer.name}: the video stream has no packets{_because(rows)}")
-    told = rows.told(demuxer.format, ordered=False)
-    if not told.suffices:
+    told = rows.times(demuxer.format, ordered=False)
+    if not told.are_sufficient:
         packets = rows.packets
         if packets is None:
             demuxer.rewind()
         rows = _scan(demuxer, demuxer.packets() if packets is None else packets, limits, deadline, want_order=True)
-        told = rows.told(demuxer.format, ordered=True)
+        told = rows.times(demuxer.format, ordered=True)
     return _assemble(demuxer, rows, told, limits)
 
 
@@ -308,7 +319,7 @@ def _scan(demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: De
     return rows
 
 
-def _assemble(demuxer: Demuxer, rows: _Rows, told: Told, limits: Limits) -> PacketIndex:
+def _assemble(demuxer: Demuxer, rows: _Rows, told: PacketTimes, limits: Limits) -> PacketIndex:
     """Turn the columns into the index: what is presentable, when, and what can be skipped."""
     duration, access = np.array(rows.duration), told.random_access
     key = np.frombuffer(bytes(rows.key), np.bool_)
@@ -320,10 +331,10 @@ def _assemble(demuxer: Demuxer, rows: _Rows, told: Told, limits: Limits) -> Pack
         access[int(np.argmax(key)) if key.any() else 0] = RandomAccess.OPEN
         told = replace(told, random_access=access)
     step = _nominal_step(demuxer, duration, time_base)
-    shown = present(told, step)
-    times, leading = shown.times, shown.leading
+    display = display_times(told, step)
+    times, leading = display.ticks, display.leading
     first = int(np.argmax(access > 0))
-    presentable = told.seen & (told.relation != Leading.NEVER)
+    presentable = told.shown & (told.leading != Leading.NEVER)
     presentable[:first] = False
     # what the first point of access would need from before it is not in the file
     presentable &= ~(leading & (np.maximum.accumulate(np.where(access > 0, np.arange(len(access)), 0)) == first))
@@ -349,10 +360,10 @@ def _assemble(demuxer: Demuxer, rows: _Rows, told: Told, limits: Limits) -> Pack
         disposable=_disposable(rows),
         second_field=rows.flags("second_field"),
         leading=leading,
-        skips_leading=bool((told.relation == Leading.SKIPPED).any()),
+        skips_leading=bool((told.leading == Leading.SKIPPED).any()),
         display_order=order,
         timeline=timeline,
-        synthetic_times=shown.rebuilt,
+        synthetic_times=display.are_synthetic,
         picture=rows.picture,
         exact_random_access=exact_random_access,
         damage=rows.damage,

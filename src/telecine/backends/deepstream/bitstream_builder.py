@@ -16,12 +16,12 @@ import numpy as np
 
 from telecine.backends.base import DecodeRequest
 from telecine.backends.deepstream.mkv_writer import Block, write_mkv
-from telecine.backends.parser_order import labels
 from telecine.bitstream import Leading, RandomAccess, Scanner, scanner_for
 from telecine.bitstream.annexb import ByteStream
 from telecine.bitstream.h264 import FrameNumbers, H264Scanner
 from telecine.bitstream.nal import nal_type
 from telecine.errors import UnsupportedVideoError
+from telecine.index.display_order import order_conflicts
 from telecine.index.packet_index import PacketIndex
 from telecine.plan.ranges import DecodeRange, extend_to_closed_points, split_at_closed_points
 
@@ -234,10 +234,9 @@ class _RangeScanner:
             scanned.has_known_order = False
             return
         by_bitstream = scanned.sorted_pictures
-        position = labels(index, ordinals)
-        by_time = sorted(scanned.output_order, key=lambda ordinal: position[ordinal])
+        positions = dict(zip(ordinals.tolist(), index.display_positions(ordinals).tolist(), strict=True))
         # if container and bitstream contradict each other, one of them is wrong
-        agreed = {one for one, other in zip(by_bitstream, by_time, strict=True) if one == other}
+        agreed = scanned.output_order.keys() - order_conflicts(positions, scanned.output_order)
         if len(set(scanned.output_order.values())) < len(ordinals):
             agreed = set()
         range_ = scanned.range_

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.backends.base import DecodeRequest
-from telecine.backends.parser_order import places
 from telecine.bitstream import RandomAccess
 from telecine.index.packet_index import PacketIndex
 from telecine.plan.damage import leads_across_gap
@@ -72,7 +71,7 @@ def _read(request: DecodeRequest, ranges: list[DecodeRange]) -> Batch:
     targets = [(ordinal, row) for range_ in ranges for ordinal, rows in range_.targets.items() for row in rows]
     wanted = np.array(targets, np.int64).reshape(-1, 2)
     wanted[:, 0] = np.searchsorted(ordinals, wanted[:, 0])
-    return Batch(packets, places(index, ordinals), flags, np.stack([bounds[:-1], bounds[1:]], axis=1), wanted)
+    return Batch(packets, index.display_positions(ordinals), flags, np.stack([bounds[:-1], bounds[1:]], axis=1), wanted)
 
 
 def _packet_flags(

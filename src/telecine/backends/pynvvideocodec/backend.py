@@ -26,8 +26,8 @@ from telecine.backends.cuda_output import (
     load_extension,
     parse_device_index,
 )
-from telecine.backends.parser_order import IN_ORDER, Watch, labels
 from telecine.backends.pynvvideocodec.decoder_pool import DecoderPool, DecoderSession, LibraryFailure
+from telecine.backends.pynvvideocodec.parser_check import DISPLAYED_IN_DECODE_ORDER, ParserCheck
 from telecine.backends.pynvvideocodec.surfaces import GpuSurfaceRows, HostSurfaceRows, locate_surface
 from telecine.bitstream import allows_fields, scanner_for
 from telecine.bitstream.annexb import ByteStream
@@ -164,7 +164,7 @@ class _PacketBatch(NamedTuple):
     """The position in the decode pass after them."""
     sequence: tuple[bytes, ...]
     """The sequence headers that are active."""
-    watch: Watch
+    check: ParserCheck
     """The check of output order; it has seen all packets for this decoder session so far."""
 
 
@@ -213,7 +213,12 @@ class _PlanDecoder:
         """Decode the ranges of one decode pass, and mark the rows of unreliable frames as not kept."""
         ordinals = np.concatenate([range_.packets for range_ in ranges])
         targets = {ordinal: rows for range_ in ranges for ordinal, rows in range_.targets.items()}
-        decode_pass = _DecodePass(ordinals, labels(self._index, ordinals), targets)
+        pts = dict(zip(ordinals.tolist(), self._index.display_positions(ordinals).tolist(), strict=True))
+        decode_pass = _DecodePass(
+            ordinals,
+            pts,
+            targets,
+        )
         position = 0
         while position < len(ordinals):
             position = self._decode_from(decode_pass, position)
@@ -267,34 +272,34 @@ class _PlanDecoder:
         request, index = self._request, self._index
         packets: list[tuple[int, int, int, bytes]] = []
         self._update_extradata(index.extradata_at(int(decode_pass.ordinals[start]), self._header))
-        watch: Watch | None = None
+        check: ParserCheck | None = None
         sequence: tuple[bytes, ...] = ()
         for position, (ordinal, packet) in enumerate(request.reader.read(decode_pass.ordinals[start:end]), start):
             request.deadline.check("decoding", self._packets_done + position, request.plan.packets_fed)
             is_updated = ordinal in index.new_extradata
-            if watch is not None and packets and (is_updated or len(packets) == _BATCH_PACKETS):
-                yield _PacketBatch(packets, position, sequence, watch)
+            if check is not None and packets and (is_updated or len(packets) == _BATCH_PACKETS):
+                yield _PacketBatch(packets, position, sequence, check)
                 packets = []
             if is_updated:
                 self._update_extradata(bytes(index.new_extradata[ordinal]))
             data = None
             if not index.corrupt[ordinal]:
-                data = self._stream(memoryview(packet), watch is None, bool(index.random_access[ordinal]))
+                data = self._stream(memoryview(packet), check is None, bool(index.random_access[ordinal]))
             if data is None:
                 decode_pass.damaged.add(ordinal)
                 continue
             self._refuse_misreported(packet, bool(index.key[ordinal]))
-            if watch is None:
-                watch, sequence = Watch(index.codec, self._extradata), self._stream.sequence
+            if check is None:
+                check, sequence = ParserCheck(index.codec, self._extradata), self._stream.sequence
             elif self._stream.sequence != sequence:
                 end = position
                 break
             pts = decode_pass.pts[ordinal]
-            if watch.look(ordinal, pts, memoryview(packet), bool(index.key[ordinal])):
+            if check.add_packet(ordinal, pts, memoryview(packet), bool(index.key[ordinal])):
                 decode_pass.damaged.add(ordinal)
             packets.append((position, ordinal, pts, data))
-        if watch is not None and packets:
-            yield _PacketBatch(packets, end, sequence, watch)
+        if check is not None and packets:
+            yield _PacketBatch(packets, end, sequence, check)
 
     def _update_extradata(self, extradata: bytes) -> None:
         """Set the extradata that apply to the next packet; a position may be fed a second time with earlier ones."""
@@ -325,10 +330,10 @@ class _PlanDecoder:
                 self._store(decode_pass, pending, session.decode(data, pts))
             decode_pass.position = batch.stop
         self._store(decode_pass, pending, session.drain())
-        decode_pass.ambiguous |= batch.watch.exchanged()
+        decode_pass.ambiguous |= batch.check.exchanged_packets()
         some_decoded = len(pending) < len(fed)
         if (
-            self._index.codec in IN_ORDER
+            self._index.codec in DISPLAYED_IN_DECODE_ORDER
             and some_decoded
             and np.isin(list(pending.values()), self._index.display_order).any()
         ):

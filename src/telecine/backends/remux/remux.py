@@ -27,7 +27,6 @@ from telecine.bitstream.nal import SEQUENCE_SETS, NalUnits, nal_type
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.errors import UnsupportedVideoError
-from telecine.index.packet_index import PacketIndex
 from telecine.plan.packet_reader import PacketReader
 from telecine.plan.ranges import DecodeRange
 
@@ -120,7 +119,7 @@ def make_reel(reader: PacketReader, runs: tuple[DecodeRange, ...], deadline: Dea
 
     demuxer, index = reader.demuxer, reader.index
     ordinals = np.concatenate([run.packets for run in runs])
-    position = _positions(index, ordinals)
+    position = dict(zip(ordinals.tolist(), index.display_positions(ordinals).tolist(), strict=True))
     corrupt: set[int] = set()
     # decoding times are made up: steady, and early enough that none is behind its presentation time
     late = max(0, max(at - position[ordinal] for at, ordinal in enumerate(ordinals.tolist())))
@@ -194,20 +193,3 @@ def _only_stream(file: OutputContainer, demuxer: Demuxer) -> Any:
             f"{demuxer.name}: its codec cannot be handed over in a file ({detail}); use backend='pyav'"
         ) from None
     return stream
-
-
-def _positions(index: PacketIndex, ordinals: np.ndarray[Any, np.dtype[np.int64]]) -> dict[int, int]:
-    """Where each packet stands in the order of presentation among those given.
-
-    What no viewer sees takes the place in front of the next frame, in decoding order, that one does see: a decoder may
-    show it there, and nothing that is wanted gets its time.
-    """
-    rank = np.full(index.num_packets, index.num_frames, np.int64)
-    rank[index.display_order] = np.arange(index.num_frames)
-    ranks = rank[ordinals]
-    seen = ranks < index.num_frames
-    following = np.minimum.accumulate(ranks[::-1])[::-1]
-    order = np.lexsort((np.arange(len(ordinals)), seen, np.where(seen, ranks, following)))
-    places = np.empty(len(ordinals), np.int64)
-    places[order] = np.arange(len(ordinals))
-    return dict(zip(ordinals.tolist(), places.tolist(), strict=True))

@@ -1,0 +1,56 @@
+"""Display order of packets, by time and by the bitstream."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from support.clips import CLIPS
+from telecine.container.demuxer import Demuxer
+from telecine.container.timestamps import NO_TIME
+from telecine.deadline import Deadline
+from telecine.index.display_order import display_positions, order_conflicts, output_positions
+from telecine.index.packet_index import read_index
+from telecine.limits import Limits
+from telecine.source.source import open_source
+
+
+@pytest.mark.parametrize(
+    ("kinds", "ticks", "expected"),
+    [
+        ("shown shown shown", [0, 20, 10], [0, 2, 1]),
+        ("shown hidden shown", [0, 30, 10], [0, 2, 1]),  # a hidden packet with a time sorts by it
+        ("shown hidden shown shown", [0, NO_TIME, 20, 10], [0, 1, 3, 2]),  # without one, before what follows it
+        ("shown hidden", [0, NO_TIME], [0, 1]),
+        ("shown field shown field shown field", [0, 1, 20, NO_TIME, 10, 99], [0, 1, 4, 5, 2, 3]),
+    ],
+)
+def test_display_positions_are_a_permutation_in_display_order(
+    kinds: str, ticks: list[int], expected: list[int]
+) -> None:
+    kind = np.array(kinds.split())
+    positions = display_positions(np.array(ticks, np.int64), kind == "shown", kind == "field")
+    assert positions.tolist() == expected
+
+
+@pytest.mark.parametrize("name", ["h264_paff.ts", "hevc_open_gop.mp4", "trimmed.mp4", "vp9_altref.webm", "h264.avi"])
+def test_display_positions_of_presentable_frames_follow_the_frame_indices(name: str) -> None:
+    deadline = Deadline()
+    with open_source(CLIPS[name].path(), Limits(), deadline) as source, Demuxer(source, deadline) as demuxer:
+        index = read_index(demuxer, Limits(), deadline)
+    positions = index.display_positions(np.arange(index.num_packets))
+    assert sorted(positions.tolist()) == list(range(index.num_packets))
+    assert (np.diff(positions[index.display_order]) > 0).all()
+
+
+def test_output_positions_need_the_order_of_every_picture() -> None:
+    assert output_positions([]) is None
+    assert output_positions([(0, 0), None]) is None
+    positions = output_positions([(0, 0), (0, 8), (0, 4), (1, 0), (1, 2)])
+    assert positions is not None and positions.tolist() == [0, 2, 1, 3, 4]
+
+
+def test_order_conflicts_are_the_packets_at_different_positions() -> None:
+    orders = {0: (0, 0), 1: (0, 4), 2: (0, 2), 3: (0, 6)}
+    assert order_conflicts({0: 0, 1: 2, 2: 1, 3: 3}, orders) == set()
+    assert order_conflicts({0: 0, 1: 1, 2: 2, 3: 3}, orders) == {1, 2}
