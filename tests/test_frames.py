@@ -1,7 +1,9 @@
-"""What a request gives back: labels, iteration, and the facts that processors of models are told."""
+"""The result of a request: indexing, layouts, padding, conversions, and the metadata for processors."""
 
 from __future__ import annotations
 
+import base64
+import io
 import sys
 from fractions import Fraction
 from typing import Any
@@ -10,11 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import telecine
 from support.clips import CLIPS
 from telecine.container.timestamps import is_variable
-from telecine.frames import Frames, Report
+from telecine.frames import Frame, Frames, Layout, Report
 from telecine.index.video_info import VideoInfo
 from telecine.timeline import Timeline
 
@@ -47,8 +50,7 @@ def frames(
     )
 
 
-def test_iteration_labels_every_frame() -> None:
-    """Index, time and a view of the picture."""
+def test_iteration_gives_each_frame_with_its_index_time_and_a_view_of_its_pixels() -> None:
     made = frames([0, 1, 2, 3], [3, 0, 3])
     assert len(made) == 3
     assert [(f.index, f.timestamp, int(f.image[0, 0, 0])) for f in made] == [(3, 0.1, 3), (0, 0.0, 0), (3, 0.1, 3)]
@@ -57,20 +59,109 @@ def test_iteration_labels_every_frame() -> None:
         assert type(frame.index) is int and type(frame.timestamp) is float
 
 
-def test_the_representation_shows_shapes_and_no_pixels() -> None:
-    """It goes into logs."""
-    assert repr(frames([0, 1, 2, 3], [3, 0])) == "Frames(2 x 4x6 of 4, h264, pyav)"
+@pytest.mark.parametrize("position", [1, -2, np.int64(1), np.array(-2)])
+def test_a_number_gives_one_frame(position: Any) -> None:
+    made = frames([0, 1, 2, 3], [3, 0, 2])
+    frame = made[position]
+    assert isinstance(frame, Frame) and (frame.index, frame.timestamp) == (0, 0.0)
+    assert np.shares_memory(frame.image, made.data[1])
 
 
-def test_packets_skipped_is_what_was_not_fed() -> None:
-    """Of those the stream has."""
+@pytest.mark.parametrize("position", [3, -4])
+def test_a_number_outside_the_result_is_an_index_error(position: int) -> None:
+    with pytest.raises(IndexError):
+        frames([0, 1, 2, 3], [3, 0, 2])[position]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        slice(1, None),
+        slice(None, None, -1),
+        slice(5, 9),
+        [2, 0, -1],
+        [],
+        np.array([0, 0]),
+        np.array([True, False, True]),
+        [False, True, True],
+    ],
+    ids=str,
+)
+def test_a_slice_list_or_mask_gives_frames_that_stay_labelled(key: Any) -> None:
+    made = frames([0, 1, 2, 3], [3, 0, 2])
+    part = made[key]
+    rows = np.arange(3)[key]
+    assert isinstance(part, Frames) and part.info is made.info and part.report is made.report
+    assert part.indices.tolist() == made.indices[rows].tolist()
+    assert part.data[:, 0, 0, 0].tolist() == part.indices.tolist()
+    assert np.array_equal(part.timestamps, part.timeline.seconds(part.indices))
+    assert part.mask.tolist() == [True] * len(rows) and part.shape == (len(rows), 4, 6, 3)
+
+
+def test_a_forward_slice_is_a_view() -> None:
+    made = frames([0, 1, 2, 3], [3, 0, 2])
+    assert np.shares_memory(made[1:].data, made.data)
+
+
+def test_the_representations_show_shapes_and_no_pixels() -> None:
+    made = frames([0, 1, 2, 3], [3, 0])
+    assert repr(made) == "Frames(2 x 4x6 of 4, h264, pyav)"
+    assert repr(made[0]) == "Frame(3 at 0.100 s, 4x6)"
+    assert repr(made.with_layout("NCHW")) == repr(made)
+    assert repr(made.with_layout("NCHW")[0]) == repr(made[0])
+
+
+def test_packets_skipped_is_the_number_of_packets_that_were_not_fed() -> None:
     assert Report("pyav", "cpu", packets_total=10, packets_fed=4).packets_skipped == 6
 
 
 def test_frames_on_the_cpu_are_numpy_without_a_copy() -> None:
-    """Only frames on a GPU are copied."""
     made = frames([0, 1], [0, 1])
     assert made.numpy() is made.data
+
+
+def test_a_numpy_array_of_frames_is_their_pixels() -> None:
+    made = frames([0, 1], [0, 1])
+    array = np.asarray(made)
+    assert array.shape == made.shape == (2, 4, 6, 3) and np.shares_memory(array, made.data)
+    assert not np.shares_memory(np.array(made), made.data)
+    assert np.asarray(made, np.float32).dtype == np.float32
+    assert np.stack([made, made]).shape == (2, 2, 4, 6, 3)
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_layout_says_where_the_channels_are(layout: Layout) -> None:
+    made = frames([0, 1, 2], [2, 1])
+    view = made.with_layout(layout)
+    assert view.shape == ((2, 3, 4, 6) if layout == "NCHW" else (2, 4, 6, 3))
+    assert np.shares_memory(view.data, made.data)
+    assert view[0].image.shape == view.shape[1:]
+    assert np.array_equal(view.with_layout("NHWC").data, made.data)
+    assert np.array_equal(np.asarray(view[0].pil()), made.data[0])
+    assert np.array_equal(np.asarray(view.sheet(width=640)), np.asarray(made.sheet(width=640)))
+    assert view.metadata() == made.metadata()
+
+
+def test_padding_repeats_the_last_frame_and_masks_the_repeats() -> None:
+    made = frames([0, 1, 2], [2, 1]).pad_to(3).pad_to(4)
+    assert made.indices.tolist() == [2, 1, 1, 1] and made.mask.tolist() == [True, True, False, False]
+    assert made.data[:, 0, 0, 0].tolist() == [2, 1, 1, 1]
+    assert made.metadata()["frames_indices"] == [2, 1, 1, 1]
+    assert made[made.mask].indices.tolist() == [2, 1]
+    assert made.pad_to(2) is made
+
+
+def test_a_notebook_shows_the_contact_sheet() -> None:
+    made = frames(list(range(200)), list(range(150)))
+    page = made._repr_html_()
+    start = '<img src="data:image/jpeg;base64,'
+    assert page.startswith(f"<div>Frames(150 x 4x6 of 200, h264, pyav)</div>{start}")
+    picture = Image.open(io.BytesIO(base64.b64decode(page.split(start)[1].removesuffix('">'))))
+    assert picture.format == "JPEG" and picture.width == 1280
+
+
+def test_a_notebook_shows_no_picture_of_an_empty_result() -> None:
+    assert frames([0, 1], [0, 1])[:0]._repr_html_() == "<div>Frames(0 x 4x6 of 2, h264, pyav)</div>"
 
 
 class OnDevice:
@@ -82,13 +173,15 @@ class OnDevice:
 
 @pytest.mark.parametrize("method", ["cpu", "to_host"])
 def test_frames_on_a_gpu_are_copied_to_the_host(method: str) -> None:
-    """A torch tensor by ``cpu``, our own array by ``to_host``."""
+    """A torch tensor has ``cpu``, the array of the NVDEC engine ``to_host``."""
     host = np.arange(72, dtype=np.uint8).reshape(1, 4, 6, 3)
-    assert np.array_equal(frames([0, 1], [0], data=OnDevice(host, method)).numpy(), host)
+    made = frames([0, 1], [0], data=OnDevice(host, method))
+    assert np.array_equal(made.numpy(), host) and np.array_equal(np.asarray(made), host)
+    with pytest.raises(ValueError, match="copy"):
+        made.__array__(copy=False)
 
 
-def test_without_torch_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is also the ImportError that Python users expect."""
+def test_the_torch_method_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(telecine.BackendUnavailable, match="pip install torch") as caught:
         frames([0, 1], [0]).torch()
@@ -129,7 +222,9 @@ def test_metadata_of_a_variable_rate_is_a_virtual_constant_timeline() -> None:
     base=st.sampled_from([Fraction(1, 1000), Fraction(1, 90000), Fraction(1, 30), Fraction(1001, 30000)]),
     data=st.data(),
 )
-def test_metadata_gives_back_every_time(steps: list[int], base: Fraction, data: st.DataObject) -> None:
+def test_processors_compute_the_true_time_of_every_frame_from_the_metadata(
+    steps: list[int], base: Fraction, data: st.DataObject
+) -> None:
     """Within half a millisecond for a variable rate, and within what is_variable calls jitter for a constant one."""
     ticks = np.concatenate([[0], np.cumsum(steps)]).tolist()
     indices = data.draw(st.lists(st.integers(0, len(ticks) - 1), min_size=1, max_size=8))

@@ -141,7 +141,7 @@ class Frames:
         if isinstance(key, slice) and (key.step is None or key.step > 0):
             rows: Any = key
         else:  # torch has no negative steps, and DLPack arrays take numbers only
-            rows = np.arange(len(self))[key if isinstance(key, slice) else np.asarray(key)]
+            rows = np.arange(len(self))[key]
         return replace(
             self,
             data=self.data[rows],
