@@ -258,11 +258,11 @@ def mixed(seconds: float) -> dict[str, Any]:
                 stream(pool, pause, _for(1.0))
                 alone += stream(pool, pause, _for(seconds))
                 future = pool.submit(long, num_frames=768, size=224, caller=caller)
-                (job,) = pool._crew.jobs
+                (job,) = pool._workers.jobs
                 index += stream(pool, pause, partial(_makes_its_index, job, time.monotonic() + _GIVEN_UP))
-                held, started = job.claim.held, time.monotonic()
+                held, started = job.task.run_seconds, time.monotonic()
                 decode += stream(pool, pause, _for(seconds))
-                progress.append((job.claim.held - held) / (time.monotonic() - started))
+                progress.append((job.task.run_seconds - held) / (time.monotonic() - started))
                 assert not future.done(), "the long clip is too short for this machine"
                 future.cancel()
         found[name] = {
@@ -283,7 +283,7 @@ def _for(seconds: float) -> Callable[[], bool]:
 
 
 def _makes_its_index(job: Job, until: float) -> bool:
-    return not job.claim.decoding and time.monotonic() < until
+    return not job.task.is_decoding and time.monotonic() < until
 
 
 def _latencies(taken: list[float]) -> dict[str, float]:

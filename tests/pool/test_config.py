@@ -7,7 +7,7 @@ import pytest
 
 from support.pool_cases import MB
 from telecine import OptionsError, Pool
-from telecine.pool import config as means
+from telecine.pool import config
 
 
 @pytest.fixture
@@ -16,8 +16,8 @@ def machine(monkeypatch):
 
     def pretend(cores, memory):
         monkeypatch.delenv("TELECINE_POOL_SIZE", raising=False)
-        monkeypatch.setattr(means, "usable_cores", lambda: cores)
-        monkeypatch.setattr(means, "usable_memory", lambda: memory)
+        monkeypatch.setattr(config, "usable_cores", lambda: cores)
+        monkeypatch.setattr(config, "usable_memory", lambda: memory)
 
     return pretend
 
@@ -28,7 +28,7 @@ def machine(monkeypatch):
 )
 def test_a_pool_uses_as_many_cores_as_the_memory_has_room_for(machine, cores, memory, used):
     machine(cores, memory)
-    chosen = Pool()._crew.means
+    chosen = Pool()._workers.config
     assert chosen.cores == used
     assert chosen.memory >= used * 48 * MB  # as much to decode in as is set aside for packet indexes
 
@@ -36,12 +36,12 @@ def test_a_pool_uses_as_many_cores_as_the_memory_has_room_for(machine, cores, me
 def test_the_default_pool_is_made_on_such_a_machine_too(machine, monkeypatch):
     machine(128, 10 << 30)
     monkeypatch.setattr(Pool, "_default", None)
-    assert Pool.default()._crew.means.cores == 53
+    assert Pool.default()._workers.config.cores == 53
 
 
 def test_memory_that_is_given_decides_how_many_cores_are_used(machine):
     machine(16, 64 << 30)
-    assert Pool(memory=300 * MB)._crew.means.cores == 3
+    assert Pool(memory=300 * MB)._workers.config.cores == 3
     with pytest.raises(OptionsError, match="memory is 10"):
         Pool(memory=10)
 
@@ -53,18 +53,18 @@ def test_cores_that_are_asked_for_and_cannot_be_had_are_refused(machine, monkeyp
     monkeypatch.setenv("TELECINE_POOL_SIZE", "128")
     with pytest.raises(OptionsError, match="128 cores take up to"):
         Pool()
-    assert Pool(threads=4)._crew.means.cores == 4
+    assert Pool(threads=4)._workers.config.cores == 4
 
 
 def test_numbers_may_be_those_of_numpy(machine):
     machine(8, 16 << 30)
-    chosen = Pool(threads=np.int64(2), queue=np.uint8(3), cache=np.int32(0))._crew.means
+    chosen = Pool(threads=np.int64(2), queue=np.uint8(3), cache=np.int32(0))._workers.config
     assert (chosen.cores, chosen.queue, chosen.cache) == (2, 3, 0)
 
 
 @pytest.mark.parametrize("value", [True, 2.0, np.float32(2), "2", 0, -1, 10**5000], ids=type)
 def test_what_is_no_whole_number_in_range_is_refused(machine, value):
     machine(8, 16 << 30)
-    with pytest.raises(OptionsError, match=r"^threads is .*must be a whole number from 1 on") as caught:
+    with pytest.raises(OptionsError, match=r"^threads is .*must be a whole number from 1 to") as caught:
         Pool(threads=value)
     assert len(str(caught.value)) < 300

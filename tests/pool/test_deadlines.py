@@ -13,7 +13,7 @@ import pytest
 from support.clips import CLIPS
 from support.fake_backends import Gate, fakes, steps
 from support.pool_cases import MB, best_of_five, gate, is_idle, is_right, path, pool, until
-from telecine import DeadlineError, LimitError, Pool
+from telecine import DeadlineError, OverloadedError, Pool
 from telecine.deadline import Deadline
 from telecine.errors import Cancelled
 from telecine.metrics import METRICS
@@ -89,7 +89,7 @@ def test_the_timeout_is_checked_while_decoding(path):
         pool.load(path, backend="fake", do=gate, timeout=0.2)
     taken = time.monotonic() - started
     pool.close()
-    assert taken < 0.6 and pool.status().written_off == 0
+    assert taken < 0.6 and pool.status().abandoned == 0
 
 
 @best_of_five
@@ -100,7 +100,7 @@ def test_the_timeout_is_checked_while_fetching(path):
         with pytest.raises(DeadlineError, match="reading"):
             pool.load(SlowFile(), timeout=0.2)
         assert time.monotonic() - started < 0.6
-        assert is_idle(pool) and pool.status().written_off == 0
+        assert is_idle(pool) and pool.status().abandoned == 0
 
 
 def test_the_timeout_is_checked_while_the_index_is_made(pool, path):
@@ -113,7 +113,7 @@ def test_the_timeout_is_checked_while_the_index_is_made(pool, path):
     deadline = Deadline(1.0, watch)
     with pytest.raises(DeadlineError, match="reading the packets"):
         pool.load(path, timeout=deadline)
-    assert is_idle(pool) and pool.status().written_off == 0
+    assert is_idle(pool) and pool.status().abandoned == 0
 
 
 @best_of_five
@@ -128,7 +128,7 @@ def test_a_fetch_that_hangs_fails_within_a_second_and_others_go_on(path):
         assert pool.status().stuck == 1
         gate.open()
         until(lambda: pool.status().stuck == 0 and is_idle(pool))
-        assert pool._crew._turns.free == 1  # what came back too late keeps no turn
+        assert pool._workers.resources.scheduler.free_cores == 1  # what came back too late keeps no turn
     assert taken < 1.1
 
 
@@ -144,21 +144,21 @@ def test_a_backend_that_hangs_fails_within_a_second_and_its_thread_is_replaced(p
         taken = time.monotonic() - started
         assert all(is_right(future.result(20), [i]) for i, future in enumerate(others))
         status = pool.status()
-        assert (status.written_off, status.stuck) == (1, 1)
-        assert METRICS.snapshot()["telecine_threads_stuck"] >= 1
+        assert (status.abandoned, status.stuck) == (1, 1)
+        assert METRICS.read_gauges()["telecine_threads_stuck"] >= 1
         assert status.memory_leased > 0  # nobody knows when it comes back
         gate.open()
         until(lambda: pool.status().stuck == 0 and is_idle(pool))
-        assert pool.status().written_off == 1
+        assert pool.status().abandoned == 1
     assert taken < 1.2
 
 
 def test_memory_that_hung_threads_hold_is_not_given_out_twice(path, gate):
     with Pool(threads=1, memory=200 * MB) as pool:
-        budget = pool._crew.means.memory
+        budget = pool._workers.config.memory
         with pytest.raises(DeadlineError):
             pool.load(path, backend="costly", host=budget * 3 // 4, do=gate.block, timeout=0.1)
-        with pytest.raises(LimitError, match="threads that hang"):
+        with pytest.raises(OverloadedError, match="threads that hang"):
             pool.load(path, backend="costly", host=budget // 2)
         assert is_right(pool.load(path, indices=[1], backend="costly", host=budget // 5), [1])
 
@@ -209,7 +209,7 @@ def test_cancelled_while_the_index_is_made(pool, path):
     assert future.cancel()
     go_on.set()
     until(lambda: is_idle(pool))
-    assert pool.status().written_off == 0
+    assert pool.status().abandoned == 0
     assert len(pool.load(path, num_frames=1)) == 1
 
 
@@ -226,13 +226,13 @@ def test_cancelled_while_waiting_for_a_turn_behind_a_fetch(path, gate):
 
 
 def test_cancelled_while_waiting_for_memory(pool, path, gate):
-    budget = pool._crew.means.memory
+    budget = pool._workers.config.memory
     first = pool.submit(path, indices=[1], backend="costly", host=budget, threads=1, do=gate)
     gate.wait_for(1)
     second = pool.submit(path, backend="costly", host=budget)
-    until(lambda: pool._crew.memory.waiting == 1)
+    until(lambda: pool._workers.resources.memory.waiting == 1)
     second.cancel()
-    until(lambda: pool._crew.memory.waiting == 0)
+    until(lambda: pool._workers.resources.memory.waiting == 0)
     gate.open()
     assert is_right(first.result(), [1])
 
@@ -242,7 +242,7 @@ def test_cancelled_while_paused(path):
         long = pool.submit(path, backend="fake", do=steps(1000, 0.005))
         time.sleep(0.5)
         short = pool.submit(path, indices=[1], backend="fake", do=steps(20, 0.01))
-        until(lambda: short.done() or pool._crew._turns._waiting)
+        until(lambda: short.done() or pool._workers.resources.scheduler.waiting)
         long.cancel()
         assert is_right(short.result(20), [1])
         until(lambda: is_idle(pool))
@@ -270,7 +270,7 @@ def test_a_real_decode_stops_within_a_tenth_of_a_second(pool):
     assert future.cancel()
     until(lambda: is_idle(pool))
     assert time.monotonic() - started < 0.1
-    assert pool.status().written_off == 0
+    assert pool.status().abandoned == 0
 
 
 def test_cancelled_although_the_backend_never_looks(path, gate):

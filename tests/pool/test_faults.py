@@ -20,7 +20,7 @@ import pytest
 from support.clips import CLIPS
 from support.fake_backends import fakes, steps
 from support.pool_cases import gate, is_idle, is_right, path, pool, until
-from telecine import DeadlineError, DecodeError, LimitError, NoVideoError, Pool, SourceError
+from telecine import DeadlineError, DecodeError, NoVideoError, OverloadedError, Pool, SourceError
 from telecine.errors import TelecineError
 
 __all__ = ["fakes", "gate", "path", "pool"]
@@ -54,16 +54,16 @@ def test_whatever_a_backend_raises_ends_its_request_only(pool, path, fault):
     assert is_idle(pool)
 
 
-def test_memory_that_runs_out_is_a_limit(pool, path):
+def test_running_out_of_memory_raises_overloaded_error(pool, path):
     def fail(request):
         raise MemoryError
 
-    with pytest.raises(LimitError, match="not enough memory"):
+    with pytest.raises(OverloadedError, match="not enough memory"):
         pool.load(path, backend="fake", do=fail)
     assert is_idle(pool) and is_right(pool.load(path, indices=[1], backend="fake"), [1])
 
 
-def test_memory_that_really_runs_out_is_a_limit_and_the_others_are_right(path):
+def test_an_allocation_that_fails_raises_overloaded_error_and_the_others_are_right(path):
     """The system refuses what the pool thought it had."""
     done = run_script(
         """
@@ -81,7 +81,7 @@ def test_memory_that_really_runs_out_is_a_limit_and_the_others_are_right(path):
         """,
         path,
     )
-    assert done.stdout.splitlines() == ["['LimitError', 'LimitError', 'LimitError', 'LimitError']", "True", "0 0 0"]
+    assert done.stdout.splitlines() == [str(["OverloadedError"] * 4), "True", "0 0 0"]
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -115,7 +115,7 @@ def test_a_thread_that_is_killed_takes_only_its_own_request_along(path, gate):
         victim = pool.submit(path, backend="fake", do=gate)
         others = [pool.submit(path, indices=[i], backend="fake") for i in range(3)]
         gate.wait_for(1)
-        (thread,) = pool._crew.threads
+        (thread,) = pool._workers.threads
         kill(thread)
         with pytest.raises(TelecineError, match="Killed"):
             victim.result(20)
@@ -126,7 +126,7 @@ def test_a_thread_that_is_killed_takes_only_its_own_request_along(path, gate):
 def test_an_idle_thread_that_is_killed_is_replaced(path):
     with Pool(threads=1) as pool:
         pool.load(path, num_frames=1, backend="fake")
-        (thread,) = pool._crew.threads
+        (thread,) = pool._workers.threads
         kill(thread)
         for i in range(5):
             assert is_right(pool.load(path, indices=[i], backend="fake", timeout=30), [i])
@@ -136,13 +136,13 @@ def test_the_watch_that_is_killed_is_replaced(path, gate, caplog):
     with Pool(threads=1) as pool:
         hung = pool.submit(path, backend="fake", do=gate.block, timeout=1.0)
         gate.wait_for(1)
-        watch = pool._crew._watch
+        watch = pool._workers._watchdog
         kill(watch)
         with pytest.raises(DeadlineError):
             hung.result(20)
-        assert pool._crew._watch is not watch
+        assert pool._workers._watchdog is not watch
         assert is_right(pool.load(path, indices=[1], backend="fake", timeout=30), [1])
-    assert "the watch over a pool ended" in caplog.text
+    assert "the watchdog of a pool ended" in caplog.text
 
 
 def test_what_is_called_at_the_end_of_a_request_may_ask_for_another_and_wait(path):
@@ -212,11 +212,11 @@ def test_no_request_is_lost_while_threads_hang_and_are_killed(path, gate, caplog
         with concurrent.futures.ThreadPoolExecutor(16) as callers:
             assert all(callers.map(ask, range(2000)))
         status = pool.status()
-        assert 1 <= status.written_off == status.stuck <= 5  # some were late before they began
+        assert 1 <= status.abandoned == status.stuck <= 5  # some were late before they began
         assert status.threads <= 8  # not one for each request that ended badly
         gate.open()
         until(lambda: is_idle(pool) and pool.status().stuck == 0)
-        assert pool._crew._turns.free == 2
+        assert pool._workers.resources.scheduler.free_cores == 2
         futures = [pool.submit(path, indices=[i], backend="fake", timeout=30) for i in range(8)]
         assert all(is_right(future.result(), [i]) for i, future in enumerate(futures))
 
@@ -346,7 +346,7 @@ def test_the_interpreter_ends_with_work_queued(path, kind):
         path,
     )
     assert (done.stdout.strip(), done.returncode) == ("end", 0), done.stderr
-    assert set(done.stderr.splitlines()) <= {"fake does not return while decoding; its thread is written off"}
+    assert set(done.stderr.splitlines()) <= {"fake does not return while decoding; its thread is abandoned"}
     assert time.monotonic() - started < 20
 
 

@@ -14,9 +14,9 @@ from support.clips import CLIPS
 from support.fake_backends import fakes
 from telecine.backends.base import get
 from telecine.deadline import Deadline
-from telecine.errors import LimitError
+from telecine.errors import LimitError, OverloadedError
 from telecine.pipeline import RequestHooks, run_request
-from telecine.pool.memory_budget import Memory, cost_of
+from telecine.pool.memory_budget import MemoryBudget, cost_of
 from telecine.request import Request
 
 __all__ = ["fakes"]
@@ -27,7 +27,7 @@ def never():
 
 
 def test_leases_add_up_and_come_back():
-    memory = Memory(100)
+    memory = MemoryBudget(100)
     with memory.lease(60, never), memory.lease(40, never):
         assert memory.leased == 100
         assert memory.try_lease(1) is None
@@ -35,25 +35,25 @@ def test_leases_add_up_and_come_back():
 
 
 def test_releasing_twice_counts_once():
-    memory = Memory(100)
+    memory = MemoryBudget(100)
     lease = memory.lease(50, never)
     lease.release()
     lease.release()
-    lease.write_off()
+    lease.abandon()
     assert (memory.leased, memory.lost) == (0, 0)
 
 
 def test_what_can_never_fit_is_refused():
     with pytest.raises(LimitError, match="101 bytes of memory"):
-        Memory(100).lease(101, never)
+        MemoryBudget(100).lease(101, never)
 
 
-def test_a_written_off_lease_is_lost_until_it_comes_back():
-    memory = Memory(100)
+def test_a_abandoned_lease_is_lost_until_it_comes_back():
+    memory = MemoryBudget(100)
     lease = memory.lease(70, never)
-    lease.write_off()
+    lease.abandon()
     assert (memory.leased, memory.lost) == (0, 70)
-    with pytest.raises(LimitError, match="threads that hang hold 70"):
+    with pytest.raises(OverloadedError, match="threads that hang hold 70"):
         memory.try_lease(50)
     lease.release()
     assert memory.lost == 0
@@ -61,7 +61,7 @@ def test_a_written_off_lease_is_lost_until_it_comes_back():
 
 
 def test_requests_wait_in_order_also_behind_a_large_one():
-    memory, order = Memory(100), []
+    memory, order = MemoryBudget(100), []
     first = memory.lease(60, never)
 
     def wait(need):
@@ -84,7 +84,7 @@ def test_requests_wait_in_order_also_behind_a_large_one():
 
 
 def test_who_gives_up_leaves_the_line():
-    memory = Memory(100)
+    memory = MemoryBudget(100)
     first = memory.lease(100, never)
     deadline = Deadline(0.05)
     with pytest.raises(TimeoutError):

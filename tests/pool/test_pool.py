@@ -17,10 +17,9 @@ import pytest
 from support.clips import CLIPS
 from support.fake_backends import Gate, fakes, steps
 from support.pool_cases import MB, best_of_five, gate, is_idle, is_right, path, pool, until
-from telecine import DecodeError, LimitError, NoVideoError, OptionsError, Pool, SourceError
+from telecine import DecodeError, LimitError, NoVideoError, OptionsError, OverloadedError, Pool, SourceError
 from telecine.api import load
 from telecine.errors import Cancelled, TelecineError
-from telecine.metrics import METRICS
 from telecine.request import Request
 
 __all__ = ["fakes", "gate", "path", "pool"]
@@ -160,7 +159,7 @@ def test_numbers_of_a_pool_are_checked(name):
 
 def test_the_environment_says_how_many_cores(monkeypatch):
     monkeypatch.setenv("TELECINE_POOL_SIZE", "3")
-    assert Pool()._crew.means.cores == 3
+    assert Pool()._workers.config.cores == 3
     monkeypatch.setenv("TELECINE_POOL_SIZE", "many")
     with pytest.raises(OptionsError, match="TELECINE_POOL_SIZE"):
         Pool()
@@ -251,11 +250,11 @@ def test_map_waits_only_for_room_and_raises_what_else_refuses_a_request(pool, pa
 
     calls = itertools.count()
     monkeypatch.setattr(Request, "of", fail)
-    with pytest.raises(LimitError, match="not enough memory"):
+    with pytest.raises(OverloadedError, match="not enough memory"):
         list(pool.map([path], num_frames=1))
     calls = itertools.count()
     errors = list(pool.map([path] * 2, num_frames=1, return_errors=True))
-    assert [type(error) for error in errors] == [LimitError] * 2
+    assert [type(error) for error in errors] == [OverloadedError] * 2
 
 
 @pytest.mark.parametrize("single", ["clip.mp4", b"clip", bytearray(b"clip"), Path("clip.mp4")], ids=repr)
@@ -274,11 +273,11 @@ def test_map_refuses_wrong_arguments_at_once(pool, path, wrong):
 
 @pytest.mark.timeout(20)
 def test_map_does_not_wait_for_threads_that_the_system_has_not(pool, path, monkeypatch):
-    monkeypatch.setattr(pool._crew, "_start", lambda target: None)
-    with pytest.raises(LimitError, match="no thread left"):
+    monkeypatch.setattr(pool._workers, "_start_thread", lambda target: None)
+    with pytest.raises(OverloadedError, match="no thread left"):
         list(pool.map([path], num_frames=1))
     (error,) = pool.map([path], num_frames=1, return_errors=True)
-    assert isinstance(error, LimitError)
+    assert isinstance(error, OverloadedError)
 
 
 def test_map_gives_what_was_asked_for_before_it_raises(path):
@@ -286,7 +285,7 @@ def test_map_gives_what_was_asked_for_before_it_raises(path):
 
         def sources():
             yield path
-            pool._crew.closed = True
+            pool._workers.closed = True
             yield path
 
         results = pool.map(sources(), num_frames=1)
@@ -338,14 +337,6 @@ def test_the_event_loop_answers_while_backends_block(pool, path):
     stalled, results = longest_stall(pool, [ask] * 16)
     assert all(is_right(frames, [3]) for frames in results)
     assert stalled < 0.25
-
-
-def test_metrics_are_set_up_by_the_threads_of_the_pool_not_by_the_event_loop(pool, path, monkeypatch):
-    """prometheus-client is imported then."""
-    by = []
-    monkeypatch.setattr(METRICS, "export", lambda: by.append(threading.current_thread()))
-    asyncio.run(pool.aload(path, num_frames=1))
-    assert by and threading.current_thread() not in by
 
 
 @best_of_five
@@ -452,8 +443,8 @@ def test_equals_are_done_one_after_the_other_also_before_anything_is_known_of_th
 def test_threads_are_used_again(path):
     with Pool(threads=1) as pool:
         started = []
-        start = pool._crew._start
-        pool._crew._start = lambda target: started.append(target) or start(target)
+        start = pool._workers._start_thread
+        pool._workers._start_thread = lambda target: started.append(target) or start(target)
         for _ in range(50):
             pool.load(path, num_frames=1, backend="fake")
         assert len(started) <= 4
@@ -480,7 +471,7 @@ def test_a_long_request_pauses_for_short_ones_and_still_gets_on(path):
 
 
 def test_requests_wait_for_memory_and_never_hold_more_than_there_is(path):
-    budget = Pool(threads=4, memory=400 * MB)._crew.means.memory
+    budget = Pool(threads=4, memory=400 * MB)._workers.config.memory
     held, lock, most = [0], threading.Lock(), [0]
 
     def note(request):
@@ -555,9 +546,9 @@ def test_a_full_queue_refuses_clearly_and_recovers(path, gate):
         running = pool.submit(path, indices=[1], backend="fake", do=gate)
         gate.wait_for(1)
         queued = [pool.submit(path, indices=[2], backend="fake") for _ in range(2)]
-        with pytest.raises(LimitError, match="queue is full") as refusal:
+        with pytest.raises(OverloadedError, match="queue is full") as refusal:
             pool.submit(path)
-        assert refusal.value.http_status == 503 and LimitError.http_status == 413
+        assert refusal.value.http_status == 503 and not isinstance(refusal.value, ValueError)
         gate.open()
         assert is_right(running.result(), [1]) and all(is_right(future.result(), [2]) for future in queued)
         assert len(pool.load(path, num_frames=1)) == 1

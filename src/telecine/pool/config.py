@@ -1,4 +1,4 @@
-"""What a pool may use: what its maker says, and where he does not, what suits the machine."""
+"""Limits of a pool: the arguments of :class:`telecine.Pool`, with defaults that fit the machine."""
 
 from __future__ import annotations
 
@@ -10,33 +10,40 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from telecine.errors import OptionsError
-from telecine.pool.memory_budget import INDEX_ROOM
+from telecine.pool.memory_budget import INDEX_BYTES_PER_CORE
 from telecine.system import usable_cores, usable_memory
 from telecine.validation import shown, whole
 
-__all__ = ["LeaseVram", "Means", "positive"]
+__all__ = ["LeaseVram", "PoolConfig", "check_count"]
 
 LeaseVram: TypeAlias = "Callable[[int, str], AbstractContextManager[object]]"
+"""Takes bytes and a device, and returns a context manager that holds so much GPU memory."""
 
-_CORE_ROOM = 2 * INDEX_ROOM
-"""Bytes for each core that nobody asked for: its packet index, and as much to decode in. With less, a machine of many
-cores and little memory would set all of it aside for packet indexes."""
+_DEFAULT_BYTES_PER_CORE = 2 * INDEX_BYTES_PER_CORE
+"""Bytes for each core by default: its packet index, and as much for decoding. With less, a machine with many cores and
+little memory would reserve all of it for packet indexes."""
 
 
 @dataclass(frozen=True)
-class Means:
-    """What a pool may use."""
+class PoolConfig:
+    """Limits of one pool."""
 
     cores: int
+    """Cores that all requests together may keep busy."""
     workers: int
-    """Requests of a kind that may have begun at once. The kinds: those that wait for data first, and the others."""
+    """Requests that may run at once, counted separately for those that fetch their source and for the others."""
     queue: int
-    """Requests that may wait to begin."""
+    """Requests that may wait to start."""
     memory: int
-    """Bytes that decodes may take together."""
+    """Bytes of host memory for decoding; packet indexes are accounted for separately."""
     vram: int | None
+    """Bytes of GPU memory for decoding; None for no limit."""
     lease_vram: LeaseVram | None
+    """Reserves GPU memory with the engine that the pool runs in; None if there is none."""
     cache: int
+    """Bytes for cached packet indexes."""
+    hash_content: bool
+    """True if sources in memory are looked up in the cache by the SHA-256 of their content."""
 
     @classmethod
     def of(
@@ -49,41 +56,47 @@ class Means:
         workers: int | None,
         queue: int,
         cache: int,
-    ) -> Means:
-        """The means by the arguments of :class:`telecine.Pool`. What is left out is chosen so that it fits the rest.
+        hash_content: bool,
+    ) -> PoolConfig:
+        """Check the arguments of :class:`telecine.Pool` and choose a default for each one that is None.
 
         Raises:
-            OptionsError: a number is out of range, or the memory is too little for the cores.
+            OptionsError: a number is out of range, or the memory is too small for the number of cores.
         """
-        cores = _cores_from_environment() if threads is None else positive("threads", threads)
-        total = max(usable_memory() // 2, _CORE_ROOM) if memory is None else positive("memory", memory)
+        cores = _cores_from_environment() if threads is None else check_count("threads", threads)
+        if memory is None:
+            total = max(usable_memory() // 2, _DEFAULT_BYTES_PER_CORE)
+        else:
+            total = check_count("memory", memory)
         if cores is None:
-            cores = max(1, min(usable_cores(), total // _CORE_ROOM))
-        if total <= cores * INDEX_ROOM:
+            cores = max(1, min(usable_cores(), total // _DEFAULT_BYTES_PER_CORE))
+        indexes = cores * INDEX_BYTES_PER_CORE
+        if total <= indexes:
             raise OptionsError(
-                f"memory is {total} bytes; {cores} cores take up to {cores * INDEX_ROOM} for packet indexes alone. "
+                f"memory is {total} bytes; {cores} cores take up to {indexes} for packet indexes alone. "
                 "Give more memory or fewer threads"
             )
         return cls(
             cores=cores,
-            workers=max(16, 2 * cores) if workers is None else positive("workers", workers),
-            queue=positive("queue", queue),
-            memory=total - cores * INDEX_ROOM,
-            vram=None if vram is None else positive("vram", vram),
+            workers=max(16, 2 * cores) if workers is None else check_count("workers", workers),
+            queue=check_count("queue", queue),
+            memory=total - indexes,
+            vram=None if vram is None else check_count("vram", vram),
             lease_vram=lease_vram,
-            cache=positive("cache", cache, least=0),
+            cache=check_count("cache", cache, minimum=0),
+            hash_content=bool(hash_content),
         )
 
 
-def positive(name: str, value: int, least: int = 1) -> int:
-    """A number that a caller gives, if it is a whole one in range.
+def check_count(name: str, value: int, minimum: int = 1) -> int:
+    """Return an argument as an int if it is a whole number in range.
 
     Raises:
         OptionsError: it is not.
     """
     number = whole(value)
-    if number is None or not least <= number <= sys.maxsize:
-        raise OptionsError(f"{name} is {shown(value)}; it must be a whole number from {least} on, of 64 bits")
+    if number is None or not minimum <= number <= sys.maxsize:
+        raise OptionsError(f"{name} is {shown(value)}; it must be a whole number from {minimum} to {sys.maxsize}")
     return number
 
 

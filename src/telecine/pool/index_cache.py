@@ -1,22 +1,22 @@
-"""Packet indexes that were made before, so that a video that comes again is not walked again.
+"""Caches packet indexes, so that the packets of a video are read only once.
 
-A video is known by the SHA-256 of all its bytes and by the limits it was read under. A path with its time of change
-would be found faster, but says nothing about bytes and URLs, and can be made to lie; with a weaker hash, a stranger
-could have another's video decoded by an index of his making. docs/pool.md says what the hash costs.
-
-For the same reason an index is kept only where the bytes were the same when they were hashed and when they were walked.
+A local file is identified by its device, inode, size and times of change. Other sources are identified by a key that
+the caller gives or, if the pool is made with ``hash_content=True``, by the SHA-256 of their bytes. A weaker hash would
+let a stranger choose the index by which another user's video is decoded. The limits of the request are part of the
+identity, because they decide which index is allowed.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import os
-import tempfile
+import re
 import threading
+import time
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -26,68 +26,87 @@ from telecine.index.video_info import VideoInfo
 from telecine.limits import Limits
 from telecine.source.source import Source
 
-__all__ = ["IndexCache", "Key", "Version", "key_of", "version_of"]
+__all__ = ["IndexCache", "SourceIdentity", "file_version", "hash_content"]
 
-Key: TypeAlias = tuple[bytes, Limits]
-Version: TypeAlias = tuple[int, ...]
-
-_CHUNK = 8 << 20
-"""Bytes hashed between two looks at the deadline: some milliseconds."""
-_MAPPED = (io.FileIO, io.BufferedReader, io.BufferedRandom, tempfile._TemporaryFileWrapper)
-"""The kinds of file objects that source.py may map. It copies what others give, and asking them has effects: a
-``SpooledTemporaryFile`` moves to the disk when asked for its descriptor."""
+_CHUNK_BYTES = 8 << 20
+"""Bytes hashed between two checks of the deadline: some milliseconds."""
+_MIN_FILE_AGE_NS = 20_000_000
+"""Age of a file that is cached. Its times have a resolution of 10 ms, so a later change may not alter them before."""
 _ENTRY_BYTES = 4096
-"""What an entry takes beside its arrays."""
+"""Bytes of a cache entry in addition to its arrays."""
+_URL = re.compile(r"\s*[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
 
-def key_of(source: Source, limits: Limits, deadline: Deadline) -> Key:
-    """What a source is known by.
+def file_version(source: Any) -> tuple[int, ...] | None:
+    """Return the device, inode, size, mtime_ns and ctime_ns of the local file that a path leads to.
 
-    Args:
-        source: all of it is read.
-        limits: that it is read under. They decide what the index may be.
-        deadline: checked between chunks.
-    """
-    digest = hashlib.sha256()
-    for start in range(0, source.size, _CHUNK):
-        deadline.check("looking the source up", start, source.size)
-        digest.update(source.data[start : start + _CHUNK])
-    return digest.digest(), limits
-
-
-def version_of(given: Any) -> Version | None:
-    """What tells, asked before a source is opened and after it was read, that its bytes were the same all along.
-
-    Of a file: which one it is, its size, and when it was changed. The time of change of the inode is part of it: that
-    of the content can be set back. Where the bytes cannot change, or are copied, it is always the same.
-
-    Args:
-        given: the source, as the caller gave it.
+    The time of change of the inode (ctime) is included because a program can set back the time of change of the
+    content (mtime).
 
     Returns:
-        None where nothing can tell: a buffer that others may write to, a file that cannot be asked, a ``file:`` URL,
-        which may not be followed before its limits are known.
+        None if the source is no path, if the file cannot be accessed, or if it changed just now.
     """
-    scheme = given[:6].lower() if isinstance(given, str) else ""
-    if scheme.startswith(("http:", "https:", "data:")):
-        return ()
-    if isinstance(given, (str, os.PathLike)):
-        try:
-            return None if scheme.startswith("file:") else _version(os.stat(given))
-        except (OSError, ValueError, TypeError):
-            return None
+    if not isinstance(source, str | os.PathLike) or (isinstance(source, str) and _URL.match(source)):
+        return None
     try:
-        return () if isinstance(memoryview(given).obj, bytes) else None
-    except (TypeError, ValueError, BufferError):
-        pass
-    try:
-        return _version(os.fstat(given.fileno())) if isinstance(given, _MAPPED) else ()
-    except Exception:  # what a stranger's object below raises: it has no descriptor, so it is copied
-        return ()
-
-
-def _version(status: os.stat_result) -> Version:
+        status = os.stat(source)
+    except (OSError, ValueError, TypeError):
+        return None
+    if time.time_ns() - status.st_ctime_ns < _MIN_FILE_AGE_NS:
+        return None
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def hash_content(source: Source, deadline: Deadline) -> bytes:
+    """Return the SHA-256 of all bytes of a source. The deadline is checked between chunks."""
+    digest = hashlib.sha256()
+    for start in range(0, source.size, _CHUNK_BYTES):
+        deadline.check("hashing the source", start, source.size)
+        digest.update(source.data[start : start + _CHUNK_BYTES])
+    return digest.digest()
+
+
+class SourceIdentity:
+    """Identity of a source for the cache. Made before the source is opened.
+
+    Args:
+        source: the source as the caller gave it.
+        cache_key: the caller's own key; it stands for the content. None if there is none.
+        may_hash: True if the content of sources in memory may be hashed.
+    """
+
+    def __init__(self, source: Any, cache_key: Hashable, may_hash: bool) -> None:
+        self._source = source
+        self._cache_key = cache_key
+        self._version = file_version(source)
+        self._may_hash = may_hash and _is_immutable(source)
+
+    def key(self, opened: Source, limits: Limits, deadline: Deadline) -> Hashable:
+        """Return the key of the opened source in the cache, or None if it cannot be cached.
+
+        Args:
+            opened: the source, open. It is read if its content has to be hashed.
+            limits: limits of the request.
+            deadline: checked while hashing.
+        """
+        if not self.is_unchanged():
+            return None
+        if self._cache_key is not None:
+            return "key", self._cache_key, opened.size, limits
+        if self._version is not None:
+            return "file", self._version, limits
+        return ("sha256", hash_content(opened, deadline), limits) if self._may_hash else None
+
+    def is_unchanged(self) -> bool:
+        """Return True if the file that the source leads to is the same as before it was opened."""
+        return file_version(self._source) == self._version
+
+
+def _is_immutable(source: Any) -> bool:
+    """Return True if nobody can change the bytes of a source: ``bytes``, a view of them, or a ``data:`` URL."""
+    if isinstance(source, str):
+        return source[:5].lower() == "data:"
+    return isinstance(source.obj if isinstance(source, memoryview) else source, bytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,16 +117,16 @@ class _Entry:
 
 
 class IndexCache:
-    """The packet indexes used last, and the facts that go with them. Thread-safe.
+    """Least recently used cache of packet indexes and the video information that belongs to them. Thread-safe.
 
     Args:
-        capacity: bytes that all of them may take; 0 keeps nothing.
+        capacity: bytes for all entries; 0 caches nothing.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._lock = threading.Lock()
-        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._nbytes = 0
 
     def __len__(self) -> int:
@@ -115,11 +134,11 @@ class IndexCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes taken now."""
+        """Bytes of all entries."""
         return self._nbytes
 
-    def get(self, key: Key) -> tuple[PacketIndex, VideoInfo] | None:
-        """The index of a video and its facts, or None. The index has no packets; whoever decodes reads them again."""
+    def get(self, key: Hashable) -> tuple[PacketIndex, VideoInfo] | None:
+        """Return the index and the information of a video, or None. The decode has to read the packets again."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -127,16 +146,16 @@ class IndexCache:
             self._entries.move_to_end(key)
             return entry.index, entry.info
 
-    def put(self, key: Key, index: PacketIndex, info: VideoInfo) -> None:
-        """Remember an index, and forget those that were not used for longest where there is no room."""
-        # a kept packet serves one decode only: the decoder's feeder writes into it
+    def put(self, key: Hashable, index: PacketIndex, info: VideoInfo) -> None:
+        """Add an index, and remove the least recently used ones to make room."""
+        # a kept packet serves one decode only: the decoder writes into it
         index = replace(index, packets=None)
         arrays = _arrays(index)
         nbytes = _ENTRY_BYTES + sum(array.nbytes for array in arrays)
         if nbytes > self.capacity:
             return
         for array in arrays:
-            array.flags.writeable = False  # it is shared from now on, also by the frames of every caller
+            array.flags.writeable = False  # shared from now on, also with the frames of every caller
         with self._lock:
             if key in self._entries:
                 self._nbytes -= self._entries.pop(key).nbytes
@@ -147,5 +166,5 @@ class IndexCache:
 
 
 def _arrays(index: PacketIndex) -> list[np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
-    parts = [getattr(part, field.name) for part in (index, index.timeline) for field in fields(part)]
-    return [part for part in parts if isinstance(part, np.ndarray)]
+    values = [getattr(owner, field.name) for owner in (index, index.timeline) for field in fields(owner)]
+    return [value for value in values if isinstance(value, np.ndarray)]

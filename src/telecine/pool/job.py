@@ -1,4 +1,4 @@
-"""One request on its way through a pool: its deadline, its future, and what the pool gives it."""
+"""One request in a pool: its deadline, and the cores, memory and index that it gets."""
 
 from __future__ import annotations
 
@@ -6,83 +6,57 @@ import io
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from telecine.backends.base import TABLE, Backend, DecodeRequest, names
+from telecine.backends.base import TABLE, Backend, DecodeRequest, get, names
 from telecine.deadline import Deadline
-from telecine.errors import Cancelled
+from telecine.errors import Cancelled, DeadlineError, OverloadedError, TelecineError
 from telecine.frames import Frames
 from telecine.limits import Limits
-from telecine.metrics import METRICS, Tracing
+from telecine.metrics import METRICS, RequestSpan
 from telecine.pipeline import IndexAndInfo, RequestHooks, run_request
-from telecine.pool.index_cache import key_of, version_of
-from telecine.pool.memory_budget import Lease, Memory, cost_of
-from telecine.pool.scheduler import Claim
+from telecine.pool.config import PoolConfig
+from telecine.pool.index_cache import IndexCache, SourceIdentity
+from telecine.pool.memory_budget import Lease, MemoryBudget, cost_of
+from telecine.pool.scheduler import Scheduler, Task
 from telecine.request import Request
 from telecine.source.source import Source
 
-if TYPE_CHECKING:
-    from telecine.pool.workers import Crew
+__all__ = ["CHECK_SECONDS", "Job", "SharedResources", "backend_label", "convert_error"]
 
-__all__ = ["Job", "PoolFuture", "label_of"]
+CHECK_SECONDS = 0.05
+"""Seconds between two checks of deadlines and of the scheduler."""
+_MAX_COPY_BYTES = 4 << 20
+"""Bytes of a fetched source that are held in memory; a larger source is a mapped file."""
+_UNKNOWN_SIZE = 4 << 20
+"""Assumed bytes of a source whose size is not known before it is read."""
 
-_COPY_BYTES = 4 << 20
-"""What source.py holds in memory of a source that it reads or fetches; beyond that it is a mapped file."""
-_USUAL_BYTES = 4 << 20
-"""Of a source whose size is not known before it is read."""
 
+class SharedResources:
+    """Cores, memory and cached indexes that the requests of one pool share.
 
-class PoolFuture(Future[Frames]):
-    """The frames that a pool will have.
-
-    Other than the futures of the standard library, it can be cancelled until the result is there: the decode stops
-    between two packets.
+    Args:
+        config: limits of the pool.
+        can_start: returns True if a request without a thread may start now.
     """
 
-    def __init__(self, withdraw: Callable[[], None]) -> None:
-        super().__init__()
-        self._withdraw: Callable[[], None] | None = withdraw
-
-    def cancel(self) -> bool:
-        """Withdraw the request; whether that was possible. Whoever waits is told at once."""
-        if not super().cancel():
-            return False
-        withdraw, self._withdraw = self._withdraw, None
-        if withdraw is not None:
-            withdraw()
-        return True
-
-    @classmethod
-    def failed(cls, error: BaseException) -> PoolFuture:
-        """That of a request which could not even be queued."""
-        future = cls(lambda: None)
-        future.set_exception(error)
-        return future
-
-    def settle(self, frames: Frames | None, error: BaseException | None) -> None:
-        """Set the result, unless it was cancelled. For the pool."""
-        self._withdraw = None
-        if self.set_running_or_notify_cancel():
-            if error is None:
-                self.set_result(frames)  # type: ignore[arg-type]  # one of both is there
-            else:
-                self.set_exception(error)
-
-    def orphan(self) -> None:
-        """In a forked child: nobody works on this request here, and the lock may be held by a thread that is gone."""
-        self._condition = threading.Condition()
-        self._done_callbacks: list[Any] = []
-        self._withdraw = None
-        if not self.done():
-            self.set_exception(Cancelled("the request belongs to the process that forked this one; ask again here"))
+    def __init__(self, config: PoolConfig, can_start: Callable[[], bool]) -> None:
+        self.config = config
+        self.lock = threading.RLock()
+        """Lock of the scheduler and of the pool."""
+        self.cores_granted = threading.Condition(self.lock)
+        self.scheduler = Scheduler(config.cores, can_start)
+        self.memory = MemoryBudget(config.memory)
+        self.vram = None if config.vram is None else MemoryBudget(config.vram, "GPU memory")
+        self.cache = IndexCache(config.cache)
 
 
-class _JobDeadline(Deadline):
-    """The caller's deadline. Between two steps the job also gives way to others where the pool asks it to."""
+class _YieldingDeadline(Deadline):
+    """The caller's deadline. Its checks also yield the cores of the job if the scheduler asks for them."""
 
     def __init__(self, inner: Deadline, job: Job) -> None:
         super().__init__()
@@ -104,208 +78,268 @@ class _JobDeadline(Deadline):
         self._inner.check(doing, done, total)
         job = self._job
         job.doing = doing
-        if job.claim.decoding and total:
-            job.claim.fraction = done / total
-        # a library may ask from a thread of its own; only the one that has the turn can give it back
-        if job.claim.asked_to_yield and threading.get_ident() == job.thread:
-            job.pause()
+        if job.task.is_decoding and total:
+            job.task.fraction_done = done / total
+        # a library may call this from a thread of its own, but only the thread of the job can wait for cores
+        if job.task.must_yield and threading.get_ident() == job.thread_id:
+            job.yield_cores()
 
 
 class Job(RequestHooks):
     """One request in a pool.
 
     Args:
-        crew: that does it.
-        source: what the request is about.
-        make: makes the request. Called in the thread of the job: it may import a backend, which takes seconds.
-        backend: its name, as the caller gave it: anything.
+        resources: shared with the other requests of the pool.
+        source: source of the request, as the caller gave it.
+        make_request: makes the request. Called in the thread of the job, as importing a backend takes seconds.
+        backend: the caller's value of the option; it may be anything.
         timeout: seconds, or the caller's own deadline.
-        caller: in whose name.
+        caller: name on whose account the request runs.
+        cache_key: the caller's key for the content of the source, None if there is none.
     """
 
     def __init__(
         self,
-        crew: Crew,
+        resources: SharedResources,
         source: Any,
-        make: Callable[[], Request],
+        make_request: Callable[[], Request],
+        *,
         backend: object,
         timeout: float | Deadline | None,
         caller: Hashable,
+        cache_key: Hashable,
     ) -> None:
-        self._crew = crew
+        self._resources = resources
         self._source = source
-        self._make = make
-        self._asked = backend
-        self.backend = label_of(backend, outside=False)
-        self.deadline = _JobDeadline(Deadline.of(timeout), self)
-        self.size = _size_hint(source)
-        """Bytes of the source; a guess until it is open."""
-        self.claim = Claim(caller, crew.expected_seconds(self.size), self._on_turn)
-        self.tracing = Tracing({"telecine.backend": self.backend})
-        self.fetches = _may_block(source)
-        """Whether opening the source may take long; that is done without a turn, but needs a thread."""
+        self._make_request = make_request
+        self._backend_option = backend
+        self._identity = SourceIdentity(source, cache_key, resources.config.hash_content)
+        self.backend = backend_label(backend, search_plugins=False)
+        """Name of the backend in messages and metrics."""
+        self.deadline = _YieldingDeadline(Deadline.of(timeout), self)
+        self.size = _estimate_size(source)
+        """Bytes of the source; estimated until it is open."""
+        self.task = Task(caller, expected_seconds=0.0)
+        self.span = RequestSpan(self.backend)
+        self.must_fetch = _must_fetch(source)
+        """True if opening the source may take long. That needs a thread, but no core."""
         self.submitted = time.monotonic()
-        self.thread: int | None = None
+        self.thread_id: int | None = None
         self.doing = "waiting in the queue"
-        self.overdue: float | None = None
-        """When it was first seen to work on although it was withdrawn or late."""
-        self.written_off = False
+        """Current step, for messages."""
+        self.overdue_since: float | None = None
+        """Time at which the pool first saw that the job was cancelled or late and still running."""
+        self.is_abandoned = False
         self.waited = {"queue": 0.0}
-        """Seconds without a turn, by the stage that they fell into."""
-        self.cached = False
-        self._version = version_of(source)
+        """Seconds without cores, by the stage in which the job waited."""
+        self._index_cached = False
         self._stage = "queue"
         self._leases: list[Lease] = []
 
-    def begin(self) -> None:
-        """Note that this thread works on it from now on."""
-        self.thread = threading.get_ident()
+    def start(self) -> None:
+        """Note that the calling thread works on the job from now on."""
+        self.thread_id = threading.get_ident()
         self.waited["queue"] = time.monotonic() - self.submitted
-        self.doing = "beginning"
+        self.doing = "starting"
 
-    def withdraw(self) -> None:
-        """Stop the request at its next step, or take it out of the queue."""
-        self.deadline.cancel()
-        self._crew.withdrawn(self)
+    def run(self) -> tuple[Frames | None, BaseException | None]:
+        """Run the request in this thread. Returns the frames or the error; never raises."""
+        try:
+            return self._decode(), None
+        except TelecineError as error:
+            failure: TelecineError = error
+        except BaseException as error:
+            # a backend that raises a foreign exception must not end its thread, and the caller must get an error
+            failure = convert_error(error, self.backend)
+            failure.__cause__ = error
+        _clear_tracebacks(failure)
+        return None, failure
 
-    def _on_turn(self) -> None:
-        self._crew.turn_came(self)
-
-    def pause(self) -> None:
-        """Give the turn back, and wait for the next one."""
-        with self._waiting():
-            self._crew.pause(self)
-
-    def forget(self) -> None:
-        """Let go of the source: it has ended."""
-        del self._source, self._make
-
-    def write_off(self) -> None:
-        """Count what it holds as lost until its thread comes back."""
-        self.written_off = True
-        for lease in list(self._leases):
-            lease.write_off()
-
-    def do(self) -> Frames:
-        """Do the request in this thread. The report says what the pool did, too."""
-        METRICS.export()
-        self.tracing.begun()
-        self.backend = label_of(self._asked, outside=True)
-        request = self._make()
-        self.backend = label_of(request.backend, outside=True)
+    def _decode(self) -> Frames:
+        self.backend = backend_label(self._backend_option, search_plugins=True)
+        request = self._make_request()
+        self.backend = backend_label(request.backend, search_plugins=True)
         frames = run_request(request, self.deadline, self)
         report = frames.report
+        decoder: Any = get(report.backend)
+        if hasattr(decoder, "gauges"):
+            METRICS.add_gauges(decoder)
         seconds = {stage: max(0.0, value - self.waited.get(stage, 0.0)) for stage, value in report.seconds.items()}
-        report = replace(report, seconds=seconds | {"queue": sum(self.waited.values())}, index_cached=self.cached)
-        return replace(frames, report=report)
+        seconds["queue"] = sum(self.waited.values())
+        return replace(frames, report=replace(report, seconds=seconds, index_cached=self._index_cached))
+
+    def release_source(self) -> None:
+        """Drop the references to the source, after the job has ended."""
+        del self._source, self._make_request, self._identity
+
+    def abandon(self) -> None:
+        """Give the job up: count the memory that it holds as lost until its thread comes back."""
+        self.is_abandoned = True
+        for lease in list(self._leases):
+            lease.abandon()
+
+    def external_error(self) -> TelecineError:
+        """Build the error for a job that the pool ends because its deadline passed or it was cancelled."""
+        if self.deadline.cancelled:
+            return Cancelled(f"the request was cancelled while {self.doing}")
+        stuck = f", and {self.backend} did not return" if self.is_abandoned else ""
+        return DeadlineError(f"the timeout of {self.deadline.seconds:g} s passed while {self.doing}{stuck}")
+
+    # cores
+
+    def yield_cores(self) -> None:
+        """Give the cores to other requests if the scheduler still asks for them, and wait to get them back."""
+        with self._measure_wait():
+            with self._resources.lock:
+                if self.task.must_yield:
+                    self._resources.scheduler.yield_cores(self.task)
+            self._wait_for_cores()
+
+    def _acquire_cores(self) -> None:
+        with self._measure_wait():
+            with self._resources.lock:
+                if self.task not in self._resources.scheduler:
+                    self.task.cores_wanted, self.task.started = 1, True
+                    self._resources.scheduler.add(self.task)
+            self._wait_for_cores()
+
+    def _wait_for_cores(self) -> None:
+        while True:
+            with self._resources.lock:
+                if not self.task.cores:
+                    self._resources.cores_granted.wait(CHECK_SECONDS)
+                if self.task.cores:
+                    return
+            self.deadline.check("waiting for a core")  # without the lock: it may call the caller's code
+
+    def _release_cores(self) -> None:
+        with self._resources.lock:
+            self._resources.scheduler.remove(self.task)
+
+    def _start_decode(self, max_cores: int | None) -> int:
+        with self._resources.lock:
+            return self._resources.scheduler.start_decode(self.task, max_cores)
 
     @contextmanager
-    def _waiting(self) -> Iterator[None]:
+    def _measure_wait(self) -> Iterator[None]:
         started = time.monotonic()
         try:
             yield
         finally:
             self.waited[self._stage] = self.waited.get(self._stage, 0.0) + time.monotonic() - started
 
+    # hooks of the pipeline
+
     @contextmanager
     def hold_cpu_slot(self, source: Source) -> Iterator[None]:
         """See :class:`telecine.pipeline.RequestHooks`."""
         self.size = source.size
-        with self._waiting():
-            self._crew.await_turn(self)
+        self._acquire_cores()
         self._stage = "index"
         yield
-        # the turn ends with the job, when its thread can take the next one
+        # the pool releases the cores when the thread of this job can take the next one
 
     def get_index(self, source: Source, limits: Limits, read: Callable[[], IndexAndInfo]) -> IndexAndInfo:
         """See :class:`telecine.pipeline.RequestHooks`."""
-        cache = self._crew.cache
-        if not cache.capacity:
+        cache = self._resources.cache
+        key = self._identity.key(source, limits, self.deadline) if cache.capacity else None
+        if key is None:
             return read()
-        key = key_of(source, limits, self.deadline)
-        known = cache.get(key)
-        self.cached = known is not None
-        METRICS.count("telecine_index_cache", 1, "hit" if self.cached else "miss")
-        if known is None:
-            known = read()
-            if self._version is not None and version_of(self._source) == self._version:
-                cache.put(key, *known)
-        return known
+        found = cache.get(key)
+        self._index_cached = found is not None
+        METRICS.count("telecine_index_cache", 1, "hit" if self._index_cached else "miss")
+        if found is None:
+            found = read()
+            if self._identity.is_unchanged():
+                cache.put(key, *found)
+        return found
 
     @contextmanager
     def reserve_memory(self, decode: DecodeRequest, backend: Backend) -> Iterator[DecodeRequest]:
         """See :class:`telecine.pipeline.RequestHooks`."""
-        crew, asked = self._crew, decode.options.get("threads")
-        if (gauges := getattr(backend, "gauges", None)) is not None:
-            METRICS.watch(gauges)
-        cores = crew.begin_decode(self, asked if isinstance(asked, int) and asked > 0 else None)
-        cost = cost_of(decode, backend, cores, self._copied(decode.source))
-        with ExitStack() as held:
-            with self._waiting():
-                if decode.device != "cpu" or cost.device:
-                    crew.end_turn(self)  # the GPU works, and the cores are free for others
-                    cores = 1  # for one that falls back to the CPU
-                    self._lease(held, crew.memory, cost.host)
-                    if crew.vram is not None:
-                        self._lease(held, crew.vram, cost.device)
-                    if crew.means.lease_vram is not None:
-                        held.enter_context(crew.means.lease_vram(cost.device, decode.device))
-                elif not self._lease_at_once(held, crew.memory, cost.host):
-                    crew.end_turn(self)
-                    self._lease(held, crew.memory, cost.host)
-                    crew.await_turn(self)
-                    cores = crew.begin_decode(self, cores)
+        shared, threads = self._resources, decode.options.get("threads")
+        cores = self._start_decode(threads if isinstance(threads, int) and threads > 0 else None)
+        cost = cost_of(decode, backend, cores, self._copied_bytes(decode.source))
+        with ExitStack() as leases:
+            if decode.device != "cpu" or cost.device:
+                self._release_cores()  # the GPU works
+                cores = 1  # for a decode that falls back to the CPU
+                with self._measure_wait():
+                    self._lease(leases, shared.memory, cost.host)
+                    if shared.vram is not None:
+                        self._lease(leases, shared.vram, cost.device)
+                    if shared.config.lease_vram is not None:
+                        leases.enter_context(shared.config.lease_vram(cost.device, decode.device))
+            elif (lease := shared.memory.try_lease(cost.host)) is not None:
+                self._hold(leases, lease)
+            else:
+                self._release_cores()
+                with self._measure_wait():
+                    self._lease(leases, shared.memory, cost.host)
+                self._acquire_cores()
+                cores = self._start_decode(cores)
             self._stage, self.doing = "decode", "decoding"
             yield replace(decode, cores=cores)
 
-    def _lease_at_once(self, held: ExitStack, memory: Memory, need: int) -> bool:
-        lease = memory.try_lease(need)
-        if lease is not None:
-            self._hold(held, lease)
-        return lease is not None
+    def _lease(self, leases: ExitStack, budget: MemoryBudget, nbytes: int) -> None:
+        self._hold(leases, budget.lease(nbytes, lambda: self.deadline.check(f"waiting for {budget.name}")))
 
-    def _lease(self, held: ExitStack, memory: Memory, need: int) -> None:
-        self._hold(held, memory.lease(need, lambda: self.deadline.check(f"waiting for {memory.name}")))
-
-    def _hold(self, held: ExitStack, lease: Lease) -> None:
+    def _hold(self, leases: ExitStack, lease: Lease) -> None:
         self._leases.append(lease)
-        held.callback(self._leases.remove, lease)
-        held.enter_context(lease)
+        leases.callback(self._leases.remove, lease)
+        leases.enter_context(lease)
 
-    def _copied(self, source: Source) -> int:
+    def _copied_bytes(self, source: Source) -> int:
         if isinstance(self._source, str) and self._source.startswith("data:"):
             return source.size
-        return min(source.size, _COPY_BYTES) if self.fetches else 0
+        return min(source.size, _MAX_COPY_BYTES) if self.must_fetch else 0
 
 
-def label_of(backend: object, outside: bool) -> str:
-    """What a backend is called in metrics, spans and messages. Only names there are: a caller may send anything.
+def convert_error(error: BaseException, backend: str) -> TelecineError:
+    """Convert an exception that is not of this package. Its text is not quoted: it may contain parts of the input."""
+    if isinstance(error, MemoryError):
+        return OverloadedError("there was not enough memory for the request; ask for fewer frames or a smaller size")
+    return TelecineError(f"the request failed in {backend} with {type(error).__name__}")
+
+
+def _clear_tracebacks(failure: BaseException) -> None:
+    """Clear the local variables of the tracebacks: a caller that keeps the error would keep the frames as well."""
+    seen: set[int] = set()
+    link: BaseException | None = failure
+    while link is not None and id(link) not in seen:  # an error may be its own cause
+        seen.add(id(link))
+        traceback.clear_frames(link.__traceback__)
+        link = link.__cause__ or link.__context__
+
+
+def backend_label(backend: object, search_plugins: bool) -> str:
+    """Return the name of a backend for metrics, spans and messages; "unknown" for a value that is no such name.
 
     Args:
-        backend: as asked for.
-        outside: whether those of other packages are known as well. Finding them reads files of every package that is
-            installed, for which an event loop has no time.
+        backend: the caller's value of the option; it may be anything.
+        search_plugins: True if backends of other packages are looked up. That reads files of every installed package,
+            for which an event loop has no time.
     """
     if backend is None:
         return "auto"
-    if isinstance(backend, str) and (backend == "auto" or backend in TABLE or (outside and backend in names())):
+    if isinstance(backend, str) and (backend == "auto" or backend in TABLE or (search_plugins and backend in names())):
         return backend
     return "unknown"
 
 
-def _may_block(source: Any) -> bool:
+def _must_fetch(source: Any) -> bool:
     if isinstance(source, str):
         return source[:8].lower().startswith(("http://", "https://"))
     return callable(getattr(source, "read", None)) and not isinstance(source, io.BytesIO)
 
 
-def _size_hint(source: Any) -> int:
-    """Bytes of a source, as far as that can be said without opening it; else a usual size."""
-    if isinstance(source, str) and (_may_block(source) or source.startswith("data:")):
-        return len(source) if source.startswith("data:") else _USUAL_BYTES
+def _estimate_size(source: Any) -> int:
+    """Return the bytes of a source as far as they are known without opening it."""
+    if isinstance(source, str) and (_must_fetch(source) or source.startswith("data:")):
+        return len(source) if source.startswith("data:") else _UNKNOWN_SIZE
     try:
-        if isinstance(source, (str, os.PathLike)):
+        if isinstance(source, str | os.PathLike):
             return os.stat(source).st_size
         return memoryview(source).nbytes
     except (OSError, ValueError, TypeError, BufferError):
-        return _USUAL_BYTES  # whoever opens it says what is wrong
+        return _UNKNOWN_SIZE  # opening the source reports what is wrong with it

@@ -1,17 +1,16 @@
-"""Whose turn it is: the cores of the machine, shared among the requests of a pool.
+"""Shares the processor cores among the requests of a pool.
 
-A request asks for a turn once its source is there, gets one core for the packet index, and when it begins to decode
-what is free beside that. A running request can be asked to give its turn back; it does so between two packets and goes
-on later, with its decoder as it was. Who goes first:
+A request is queued once its source is open. It gets one core to read the packet index and, when it starts to decode,
+the cores that are free then. A running request can be asked to yield: it gives its cores back between two packets and
+continues later with the same decoder. The order:
 
-1. Between callers, those within half a second of the one that had the least of the machine. Who was idle saves up no
-   more than a second of it.
-2. Among these, the request with the least left to do. A running one gives way only to one that is clearly shorter, so
-   that equals are done one after the other.
-3. A caller's oldest request that was passed over for three quarters of a second goes first for a quarter, once in each
-   second: a long one always gets on.
+1. The caller that has used the least of the machine goes first. Differences below half a second do not count.
+2. Among these, the request with the least work left goes first. It preempts a running request only if that one has
+   clearly more work left, so equal requests run one after the other.
+3. The oldest request of a caller runs out of order for a quarter of a second after each three quarters of a second of
+   waiting, so a long request always progresses.
 
-docs/pool.md says what this does to a long clip among short ones.
+docs/pool.md describes the effect on a long video among short ones.
 """
 
 from __future__ import annotations
@@ -20,257 +19,235 @@ import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
-__all__ = ["Claim", "Turns"]
+__all__ = ["Scheduler", "Task"]
 
-_QUANTUM = 0.25
-"""Seconds that a turn out of order lasts."""
-_PATIENCE = 3 * _QUANTUM
-_CREDIT = 1.0
-"""Seconds of the whole machine that a caller who comes back is put ahead of the others at most."""
-_SLACK = 0.5
-"""Seconds of the whole machine by which callers may differ before that decides who is next, and the least turn that a
-long request gets for it. With less, every short request of a caller who never stops would wait for a bit of a long
-one."""
-_NEARLY_DONE = 2.0
-"""Seconds: what has less left than this, and less than another caller's request, is finished first; and so is what has
-less left than a quantum."""
-_TELLING = 0.1
-"""Share of a decode that must be done before its pace says how long the rest takes: decoders fill up first."""
-_MOST_CORES = 16
-"""Of one decode: no decoder here gains from more."""
-_KNOWN_CALLERS = 1024
-"""Idle callers that are remembered; a server may be given any number of names."""
+_TIME_SLICE = 0.25
+"""Seconds that a task runs out of order."""
+_MAX_WAIT = 3 * _TIME_SLICE
+"""Seconds after which a waiting task may run out of order."""
+_FAIRNESS_SECONDS = 2 * _TIME_SLICE
+"""Seconds of the whole machine that callers may differ by. With less, every short request of a busy caller would wait
+for a moment of another caller's long one."""
+_SHORTER_FACTOR = 4
+"""A task preempts another one that has more than this many times its work left."""
+_MIN_FRACTION = 0.1
+"""Fraction of a decode after which its pace predicts the rest; decoders fill their buffers first."""
+_MAX_DECODE_CORES = 16
+"""Cores for one decode. No decoder here gains from more."""
+_MAX_IDLE_CALLERS = 1024
+"""Callers without requests whose usage is remembered; a server may be given any number of names."""
 
 
 @dataclass(eq=False)
-class Claim:
-    """One request, as seen by the cores."""
+class Task:
+    """One request as the scheduler sees it."""
 
     caller: Hashable
-    expected: float
-    """Seconds it will take, guessed before it has begun."""
-    on_turn: Callable[[], None]
-    """Called, with the lock held, when it gets its turn."""
-    begun: bool = False
-    """Whether a thread works on it already."""
+    expected_seconds: float
+    """Estimated run time, used until the pace of the decode is known."""
+    on_grant: Callable[[], None] = lambda: None
+    """Called with the lock held when the task gets its cores."""
+    started: bool = False
+    """True if a thread works on the request already."""
     cores: int = 0
-    """That it holds; 0 while it waits."""
-    fraction: float = 0.0
-    """Share of the decode that is done."""
-    asked_to_yield: bool = False
-    wants: int = 1
-    """Cores without which it cannot go on: its decoder has as many threads."""
-    decoding: bool = False
-    held: float = 0.0
-    """Seconds that it had a turn."""
-    held_before_decode: float = 0.0
-    arrival: int = field(default=-1, init=False)
-    since: float = field(default=0.0, init=False)
-    """When it began to wait, or to run, or was last accounted for."""
-    safe_until: float = field(default=0.0, init=False)
+    """Cores that the task holds; 0 while it waits."""
+    cores_wanted: int = 1
+    """Cores without which the task cannot continue: its decoder has as many threads."""
+    fraction_done: float = 0.0
+    """Decoded fraction of the request, from 0 to 1."""
+    must_yield: bool = False
+    """True if the task is asked to give its cores back."""
+    is_decoding: bool = False
+    """True if the packet index is complete and the decode has begun."""
+    run_seconds: float = 0.0
+    """Seconds during which the task held cores."""
+    _index_seconds: float = field(default=0.0, init=False)
+    _arrival: int = field(default=-1, init=False)
+    _since: float = field(default=0.0, init=False)
+    _protected_until: float = field(default=0.0, init=False)
 
-    def remaining(self) -> float:
-        """Seconds left to do, as far as one can tell."""
-        if self.fraction >= _TELLING:
-            return (self.held - self.held_before_decode) * (1 - self.fraction) / self.fraction
-        # what has lasted longer than was guessed will last as long again
-        return max(self.expected - self.held, self.held)
-
-
-def _is_clearly_shorter(claim: Claim, other: Claim) -> bool:
-    return 4 * claim.remaining() + _QUANTUM < other.remaining()
+    def remaining_seconds(self) -> float:
+        """Estimate the seconds of work left."""
+        if self.fraction_done >= _MIN_FRACTION:
+            return (self.run_seconds - self._index_seconds) * (1 - self.fraction_done) / self.fraction_done
+        # a task that ran longer than estimated is assumed to be half done
+        return max(self.expected_seconds - self.run_seconds, self.run_seconds)
 
 
-class Turns:
-    """Hands out cores. Every method is called with the pool's lock held.
+def _is_clearly_shorter(task: Task, other: Task) -> bool:
+    return _SHORTER_FACTOR * task.remaining_seconds() + _TIME_SLICE < other.remaining_seconds()
+
+
+class Scheduler:
+    """Grants cores to tasks. The pool holds its lock around every call.
 
     Args:
-        cores: that all requests together may keep busy.
-        may_begin: whether a request without a thread can be begun now.
-        clock: seconds.
+        cores: cores that all tasks together may keep busy.
+        can_start: returns True if a request without a thread may start now.
+        clock: current time in seconds.
     """
 
     def __init__(
-        self, cores: int, may_begin: Callable[[], bool] = lambda: True, clock: Callable[[], float] = time.monotonic
+        self, cores: int, can_start: Callable[[], bool] = lambda: True, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.cores = cores
-        self._may_begin = may_begin
+        self._can_start = can_start
         self._clock = clock
-        self._waiting: list[Claim] = []
-        self._running: list[Claim] = []
-        self._served: dict[Hashable, float] = {}
+        self.waiting: list[Task] = []
+        """Tasks that wait for cores."""
+        self.running: list[Task] = []
+        """Tasks that hold cores."""
+        self._used: dict[Hashable, float] = {}  # seconds of the whole machine, by caller
+        self._least_used = 0.0
         self._arrivals = 0
         self._next_out_of_order = 0.0
-        self._least_served = 0.0
 
     @property
-    def free(self) -> int:
-        """Cores that nobody holds; less than 0 for the moment in which somebody steps aside."""
-        return self.cores - sum(claim.cores for claim in self._running)
+    def free_cores(self) -> int:
+        """Cores that no task holds; negative for a moment while a task is about to yield."""
+        return self.cores - sum(task.cores for task in self.running)
 
-    @property
-    def running(self) -> int:
-        """Requests that have a turn."""
-        return len(self._running)
+    def __contains__(self, task: Task) -> bool:
+        return task in self.running or task in self.waiting
 
-    def __contains__(self, claim: Claim) -> bool:
-        return claim in self._running or claim in self._waiting
-
-    def ask(self, claim: Claim) -> None:
-        """Wait for a turn; ``claim.cores`` says when it has come, and ``on_turn`` is called."""
+    def add(self, task: Task) -> None:
+        """Queue a task. ``task.cores`` is set and ``on_grant`` called when it gets cores, perhaps at once."""
         now = self._clock()
-        self._account(now)
-        if claim.arrival < 0:
-            claim.arrival = self._arrivals
+        self._update_usage(now)
+        if task._arrival < 0:
+            task._arrival = self._arrivals
             self._arrivals += 1
-        self._welcome(claim.caller)
-        claim.since = now
-        claim.cores = 0
-        self._waiting.append(claim)
-        self.review()
+        self._add_caller(task.caller)
+        task._since = now
+        task.cores = 0
+        self.waiting.append(task)
+        self.schedule()
 
-    def leave(self, claim: Claim) -> None:
-        """Give the turn back, or stop waiting for one. May be called twice."""
-        self._account(self._clock())
-        if claim in self._running:
-            self._running.remove(claim)
-        elif claim in self._waiting:
-            self._waiting.remove(claim)
-        else:
-            return
-        claim.cores, claim.asked_to_yield = 0, False
-        self.review()
+    def remove(self, task: Task) -> None:
+        """Take a task's cores back, or take it out of the queue. A second call does nothing."""
+        self._update_usage(self._clock())
+        if task in self:
+            (self.running if task in self.running else self.waiting).remove(task)
+            task.cores, task.must_yield = 0, False
+            self.schedule()
 
-    def pause(self, claim: Claim) -> None:
-        """Give the turn back for now and wait for the next one."""
-        claim.wants = claim.cores
-        self._account(self._clock())
-        self._running.remove(claim)
-        claim.asked_to_yield = False
-        self.ask(claim)
+    def yield_cores(self, task: Task) -> None:
+        """Take a running task's cores back and queue it again."""
+        task.cores_wanted = task.cores
+        self._update_usage(self._clock())
+        self.running.remove(task)
+        task.must_yield = False
+        self.add(task)
 
-    def begin_decode(self, claim: Claim, most: int | None = None) -> int:
-        """Give a request that has its turn what is free beside it; its cores from now on.
+    def start_decode(self, task: Task, max_cores: int | None = None) -> int:
+        """Give a running task its share of the free cores for the decode; return the number that it has now.
 
         Args:
-            claim: whose decode begins.
-            most: cores that it can use.
+            task: a running task.
+            max_cores: cores that its decode can use.
         """
         now = self._clock()
-        self._account(now)
-        if not claim.decoding:
-            claim.decoding, claim.held_before_decode = True, claim.held
-        most = min(self.cores, _MOST_CORES if most is None else most)
-        reading = [other for other in self._running if not other.decoding]
-        asked = [other for other in reading if claim.cores < most and self._steps_aside(other, claim, now)]
-        # those that still read packets will ask for their share in a moment
-        share = (self.free + len(asked)) // (1 + len(reading) - len(asked))
-        claim.cores = max(1, min(claim.cores + max(0, share), most))
-        self.review()
-        return claim.cores
+        self._update_usage(now)
+        if not task.is_decoding:
+            task.is_decoding, task._index_seconds = True, task.run_seconds
+        max_cores = min(self.cores, _MAX_DECODE_CORES if max_cores is None else max_cores)
+        # tasks that still read packets hold one core each and ask for their share soon, or yield within milliseconds
+        indexing = [other for other in self.running if not other.is_decoding]
+        yielding = 0
+        for other in indexing:
+            if task.cores < max_cores and not other.must_yield and self._can_preempt(task, other, False, now):
+                other.must_yield = True
+                yielding += 1
+        share = (self.free_cores + yielding) // (1 + len(indexing) - yielding)
+        task.cores = max(1, min(task.cores + max(0, share), max_cores))
+        self.schedule()
+        return task.cores
 
-    def _steps_aside(self, other: Claim, claim: Claim, now: float) -> bool:
-        """Ask one that reads packets for its core, where it should not have it. It never holds more than one, and reads
-        so little at a time that it can count as gone."""
-        if other.asked_to_yield or not self._displaces(claim, other, False, now):
-            return False
-        other.asked_to_yield = True
-        return True
-
-    def account(self) -> None:
-        """Bring up to date how long each request had its turn."""
-        self._account(self._clock())
-
-    def review(self) -> None:
-        """Hand out what is free, and ask those for their turn who should not have it. Called now and then as well."""
+    def schedule(self) -> None:
+        """Grant free cores, and ask tasks to yield that others should preempt. Also called periodically."""
         now = self._clock()
-        self._account(now)
-        active = {claim.caller for claim in (*self._waiting, *self._running)}
-        self._least_served = min((self._served[caller] for caller in active), default=0.0)
+        self._update_usage(now)
+        self._least_used = min((self._used[task.caller] for task in (*self.waiting, *self.running)), default=0.0)
         while True:
-            claim, out_of_order = self._next(now)
-            if claim is None:
+            task, out_of_order = self._next_task(now)
+            if task is None:
                 return
-            if claim.wants > self.free:
-                self._make_room(claim, out_of_order, now)
-                # whoever is next waits for it, or a request with many threads never got on; but not while a core idles
-                if self.free < 1 or now - claim.since < _PATIENCE:
+            if task.cores_wanted > self.free_cores:
+                self._preempt_for(task, out_of_order, now)
+                # the next task waits for all its cores, but a core must not idle for long meanwhile
+                if self.free_cores < 1 or now - task._since < _MAX_WAIT:
                     return
             if out_of_order:
-                claim.safe_until = now + _QUANTUM
-                self._next_out_of_order = now + _QUANTUM + _PATIENCE
-            elif any(_is_clearly_shorter(other, claim) for other in self._waiting):
-                claim.safe_until = now + _SLACK
-            self._waiting.remove(claim)
-            claim.cores, claim.since, claim.begun = min(claim.wants, self.free), now, True
-            self._running.append(claim)
-            claim.on_turn()
+                task._protected_until = now + _TIME_SLICE
+                self._next_out_of_order = now + _TIME_SLICE + _MAX_WAIT
+            elif any(_is_clearly_shorter(other, task) for other in self.waiting):
+                task._protected_until = now + _FAIRNESS_SECONDS
+            self.waiting.remove(task)
+            task.cores, task._since, task.started = min(task.cores_wanted, self.free_cores), now, True
+            self.running.append(task)
+            task.on_grant()
 
-    def _next(self, now: float) -> tuple[Claim | None, bool]:
-        """Who is to have the next turn, and whether that is out of order."""
-        able = self._able()
-        if not able:
+    def _next_task(self, now: float) -> tuple[Task | None, bool]:
+        """Return the task to run next, and True if it runs out of order."""
+        ready = self.waiting
+        if not all(task.started for task in ready) and not self._can_start():
+            ready = [task for task in ready if task.started]
+        if not ready:
             return None, False
-        best = min(able, key=self._rank)
+        best = min(ready, key=lambda task: (self._excess_usage(task.caller), task.remaining_seconds(), task._arrival))
         if now >= self._next_out_of_order:
-            oldest = min((claim for claim in able if claim.caller == best.caller), key=lambda claim: claim.arrival)
-            if oldest is not best and now - oldest.since >= _PATIENCE:
+            oldest = min((task for task in ready if task.caller == best.caller), key=lambda task: task._arrival)
+            if oldest is not best and now - oldest._since >= _MAX_WAIT:
                 return oldest, True
         return best, False
 
-    def _able(self) -> list[Claim]:
-        """Those who wait and could go on at once."""
-        if all(claim.begun for claim in self._waiting) or self._may_begin():
-            return self._waiting
-        return [claim for claim in self._waiting if claim.begun]
+    def _excess_usage(self, caller: Hashable) -> int:
+        """Return how much more than the least served caller one has used, in steps of ``_FAIRNESS_SECONDS``."""
+        return int((self._used[caller] - self._least_used) / _FAIRNESS_SECONDS)
 
-    def _rank(self, claim: Claim) -> tuple[int, float, int]:
-        return self._lead(claim.caller), claim.remaining(), claim.arrival
-
-    def _lead(self, caller: Hashable) -> int:
-        """By how many times the slack a caller had more of the machine than the one that had least."""
-        return int((self._served[caller] - self._least_served) / _SLACK)
-
-    def _make_room(self, claim: Claim, out_of_order: bool, now: float) -> None:
-        room = self.free + sum(other.cores for other in self._running if other.asked_to_yield)
-        for other in sorted(self._running, key=Claim.remaining, reverse=True):
-            if room >= claim.wants:
+    def _preempt_for(self, task: Task, out_of_order: bool, now: float) -> None:
+        """Ask running tasks to yield until the cores that a task wants will be free."""
+        expected = self.free_cores + sum(other.cores for other in self.running if other.must_yield)
+        for other in sorted(self.running, key=Task.remaining_seconds, reverse=True):
+            if expected >= task.cores_wanted:
                 return
-            if now >= other.safe_until and self._is_owed(other, claim):
-                other.safe_until = now + _SLACK
-            if not other.asked_to_yield and self._displaces(claim, other, out_of_order, now):
-                other.asked_to_yield = True
-                room += other.cores
+            if now >= other._protected_until and self._outranks_by_usage(other, task):
+                other._protected_until = now + _FAIRNESS_SECONDS
+            if not other.must_yield and self._can_preempt(task, other, out_of_order, now):
+                other.must_yield = True
+                expected += other.cores
 
-    def _displaces(self, claim: Claim, other: Claim, out_of_order: bool, now: float) -> bool:
-        if now < other.safe_until:
+    def _outranks_by_usage(self, long: Task, short: Task) -> bool:
+        """Return True if a long task runs before a shorter one only because its caller has used less.
+
+        Without protection the short task would preempt it as soon as both callers are even again.
+        """
+        has_less = self._excess_usage(long.caller) < self._excess_usage(short.caller)
+        return has_less and _is_clearly_shorter(short, long)
+
+    def _can_preempt(self, task: Task, running: Task, out_of_order: bool, now: float) -> bool:
+        if now < running._protected_until:
             return False
-        if out_of_order and claim.caller == other.caller:
-            return claim.arrival < other.arrival
-        leads = self._lead(claim.caller) - self._lead(other.caller)
-        if leads < 0:
-            return other.remaining() > max(_QUANTUM, min(claim.remaining(), _NEARLY_DONE))
-        return leads == 0 and _is_clearly_shorter(claim, other)
+        if out_of_order and task.caller == running.caller:
+            return task._arrival < running._arrival
+        difference = self._excess_usage(task.caller) - self._excess_usage(running.caller)
+        if difference == 0:
+            return _is_clearly_shorter(task, running)
+        return difference < 0 and running.remaining_seconds() > _TIME_SLICE
 
-    def _is_owed(self, running: Claim, shorter: Claim) -> bool:
-        """Whether a long request runs because its caller had less; without some peace it would soon be interrupted at
-        every packet."""
-        behind = self._lead(running.caller) < self._lead(shorter.caller)
-        return behind and _is_clearly_shorter(shorter, running)
+    def _update_usage(self, now: float) -> None:
+        for task in self.running:
+            elapsed = now - task._since
+            task.run_seconds += elapsed
+            self._used[task.caller] += elapsed * task.cores / self.cores
+            task._since = now
 
-    def _account(self, now: float) -> None:
-        for claim in self._running:
-            elapsed = now - claim.since
-            claim.held += elapsed
-            self._served[claim.caller] += elapsed * claim.cores / self.cores
-            claim.since = now
-
-    def _welcome(self, caller: Hashable) -> None:
-        """Note a caller, with no more credit than who was idle may have."""
-        active = {claim.caller for claim in (*self._waiting, *self._running)}
+    def _add_caller(self, caller: Hashable) -> None:
+        """Start to account for a caller. One that was idle is put ahead by one step of fairness at most."""
+        active = {task.caller for task in (*self.waiting, *self.running)}
         if caller in active:
             return
-        if not active or len(self._served) > _KNOWN_CALLERS:
-            self._served = {name: self._served[name] for name in active}
-        least = min((self._served[name] for name in active), default=0.0)
-        self._served[caller] = max(self._served.get(caller, 0.0), least - _CREDIT)
+        if not active or len(self._used) > _MAX_IDLE_CALLERS:
+            self._used = {name: self._used[name] for name in active}
+        least = min((self._used[name] for name in active), default=0.0)
+        self._used[caller] = max(self._used.get(caller, 0.0), least - _FAIRNESS_SECONDS)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
-from telecine.errors import LimitError
+from telecine.errors import BackendUnavailable, LimitError
 from telecine.frames import Frames
 from telecine.integrations.callback_sampling import Rule, ask
 from telecine.integrations.vllm.options import DecodeOptions
+from telecine.metrics import enable_prometheus
 from telecine.pool import Pool
 
 __all__ = ["decode", "pool_for"]
@@ -47,6 +48,8 @@ def pool_for(options: DecodeOptions) -> Pool:
     """
     with _lock:
         if options.on_gpu not in _pools:
+            with suppress(BackendUnavailable):
+                enable_prometheus()
             size = options.pool_size
             if options.on_gpu:
                 workers = min(options.hw_decoders or size or _loader_threads(), _MOST_WORKERS)

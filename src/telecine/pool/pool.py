@@ -1,0 +1,393 @@
+"""The public interface of a pool.
+
+A request becomes a :class:`telecine.pool.job.Job`. A thread of :class:`telecine.pool.workers.Workers` runs it with
+:func:`telecine.pipeline.run_request` when :class:`telecine.pool.scheduler.Scheduler` grants it a core.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from concurrent.futures import wait
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from telecine.deadline import Deadline
+from telecine.errors import LimitError, OptionsError, OverloadedError, TelecineError
+from telecine.frames import Frames
+from telecine.metrics import METRICS
+from telecine.pool.config import LeaseVram, PoolConfig, check_count
+from telecine.pool.future import PoolFuture
+from telecine.pool.job import Job, backend_label, convert_error
+from telecine.pool.workers import QueueFullError, Workers
+from telecine.request import Request
+
+__all__ = ["Pool", "PoolStatus"]
+
+_MAX_CALLBACK_SECONDS = 0.5
+"""Seconds that closing waits for the callbacks of futures whose requests have ended."""
+
+
+@dataclass(frozen=True)
+class PoolStatus:
+    """The state of a pool."""
+
+    queued: int
+    """Requests that have not started."""
+    running: int
+    """Requests that have started."""
+    threads: int
+    """Threads that can work, busy or idle."""
+    abandoned: int
+    """Threads given up so far because a library did not return."""
+    stuck: int
+    """Abandoned threads that have not come back."""
+    memory_leased: int
+    """Bytes of host memory that requests hold, stuck ones included."""
+    vram_leased: int
+    """Bytes of GPU memory that requests hold, stuck ones included."""
+    indexes_cached: int
+    """Videos whose packet index is cached."""
+
+
+class Pool:
+    """Decodes many videos at once, within the cores and the memory of the machine. Thread-safe; a context manager.
+
+    Nothing is started before the first request. A forked child gets an empty pool; running requests stay with its
+    parent.
+
+    Args:
+        threads: cores that all requests together may keep busy. Default: ``TELECINE_POOL_SIZE``, else the cores that
+            this process may use, as far as the memory suffices.
+        memory: bytes of host memory that requests may take together. Default: half of what is available, but enough
+            for one core.
+        vram: bytes of GPU memory that requests may take together. Default: no limit.
+        lease_vram: ``lease_vram(nbytes, device)`` returns a context manager that is held around every decode on a GPU,
+            in the thread that decodes: for an engine that manages its own GPU memory.
+        workers: requests that may fetch data or use a GPU at once. Default: 16, or two for each core.
+        queue: requests that may wait to start; one more is refused.
+        cache: bytes for packet indexes of videos seen before; 0 for no cache.
+        hash_content: True to recognise ``bytes`` and ``data:`` URLs by the SHA-256 of their content. Local files are
+            recognised by their inode, size and times of change.
+
+    Raises:
+        OptionsError: a number is out of range, or the memory is too small for the number of threads.
+    """
+
+    _default: Pool | None = None
+
+    def __init__(
+        self,
+        *,
+        threads: int | None = None,
+        memory: int | None = None,
+        vram: int | None = None,
+        lease_vram: LeaseVram | None = None,
+        workers: int | None = None,
+        queue: int = 256,
+        cache: int = 64 << 20,
+        hash_content: bool = False,
+    ) -> None:
+        self._workers = Workers(
+            PoolConfig.of(
+                threads=threads,
+                memory=memory,
+                vram=vram,
+                lease_vram=lease_vram,
+                workers=workers,
+                queue=queue,
+                cache=cache,
+                hash_content=hash_content,
+            )
+        )
+        _register(self)
+
+    @classmethod
+    def default(cls) -> Pool:
+        """Return the default pool of this process. It is made on first use."""
+        with _registry_lock:
+            if cls._default is None or cls._default._workers.closed:
+                cls._default = cls()
+            return cls._default
+
+    def submit(
+        self,
+        source: Any,
+        *,
+        caller: Hashable = None,
+        timeout: float | Deadline | None = None,
+        cache_key: Hashable = None,
+        **options: Any,
+    ) -> PoolFuture:
+        """Submit a request without waiting for its frames.
+
+        The first use of a backend imports it in the calling thread; :meth:`aload` does not.
+
+        Args:
+            source: as for :func:`telecine.load`.
+            caller: name on whose account the request runs. All callers get equal shares of the machine.
+            timeout: seconds from now on, time in the queue included; or a :class:`telecine.Deadline`.
+            cache_key: your own key for the content of the source, such as an ETag or a hash, to find its packet index
+                in the cache. Equal keys must mean equal bytes. Local files need none.
+            **options: options of :func:`telecine.load`.
+
+        Raises:
+            OptionsError: an option is wrong, or the pool is closed.
+            BackendUnavailable: the backend does not work on this machine.
+            OverloadedError: the queue is full, or the system cannot start a thread.
+        """
+        request = _make_request(source, options)
+        return self._submit(source, lambda: request, request.backend, timeout, caller, cache_key)
+
+    def _submit(
+        self,
+        source: Any,
+        make_request: Callable[[], Request],
+        backend: object,
+        timeout: float | Deadline | None,
+        caller: Hashable,
+        cache_key: Hashable = None,
+    ) -> PoolFuture:
+        for name, value in (("caller", caller), ("cache_key", cache_key)):
+            try:
+                hash(value)
+            except TypeError:
+                raise OptionsError(
+                    f"{name} is a {type(value).__name__}; it must be hashable: a string, a number"
+                ) from None
+        workers = self._workers
+        job = Job(
+            workers.resources,
+            source,
+            make_request,
+            backend=backend,
+            timeout=timeout,
+            caller=caller,
+            cache_key=cache_key,
+        )
+        future = PoolFuture(lambda: workers.cancel(job))
+        workers.submit(job, future)
+        return future
+
+    def load(
+        self,
+        source: Any,
+        *,
+        caller: Hashable = None,
+        timeout: float | Deadline | None = None,
+        cache_key: Hashable = None,
+        **options: Any,
+    ) -> Frames:
+        """Decode the frames of one source. Arguments as for :meth:`submit`, errors as for :func:`telecine.load`."""
+        make_request = _deferred(source, options)
+        return _wait(self._submit(source, make_request, options.get("backend"), timeout, caller, cache_key))
+
+    def perform(self, request: Request, *, caller: Hashable = None, timeout: float | Deadline | None = None) -> Frames:
+        """Run a request that an engine has made itself. Errors as for :func:`telecine.load`."""
+        return _wait(self._submit(request.source, lambda: request, request.backend, timeout, caller))
+
+    async def aload(
+        self,
+        source: Any,
+        *,
+        caller: Hashable = None,
+        timeout: float | Deadline | None = None,
+        cache_key: Hashable = None,
+        **options: Any,
+    ) -> Frames:
+        """Decode the frames of one source without blocking the event loop. Cancelling the task stops the decode.
+
+        Arguments as for :meth:`submit`, errors as for :func:`telecine.load`.
+        """
+        import asyncio
+
+        make_request = _deferred(source, options)
+        future = self._submit(source, make_request, options.get("backend"), timeout, caller, cache_key)
+        return await asyncio.wrap_future(future)
+
+    def map(
+        self,
+        sources: Iterable[Any],
+        *,
+        ahead: int | None = None,
+        return_errors: bool = False,
+        caller: Hashable = None,
+        **options: Any,
+    ) -> Iterator[Frames | TelecineError]:
+        """Yield the frames of many sources, in order.
+
+        Args:
+            sources: taken from as they are needed.
+            ahead: requests submitted before their frames are taken; each holds its frames in memory. Default: two for
+                each core, and two more.
+            return_errors: True to yield the error of a source instead of raising it.
+            caller: as for :meth:`submit`. By default every call of this method is a caller of its own.
+            **options: options of :func:`telecine.load`, for all sources.
+
+        Raises:
+            OptionsError: at once if an argument is wrong, or ``sources`` is a single one.
+            BackendUnavailable: at once if the backend does not work on this machine.
+            TelecineError: when the turn of its source comes, unless errors are returned. It ends the iteration.
+        """
+        if isinstance(sources, str | bytes | bytearray | memoryview | os.PathLike):
+            raise OptionsError(f"sources is a {type(sources).__name__}; a single source goes into a list")
+        max_pending = check_count("ahead", 2 * self._workers.config.cores + 2 if ahead is None else ahead)
+        with suppress(LimitError, OverloadedError):  # there may be memory again later
+            _make_request(None, {name: value for name, value in options.items() if name != "timeout"})
+        options["caller"] = object() if caller is None else caller
+        return self._map_in_order(sources, max_pending, return_errors, options)
+
+    def _map_in_order(
+        self, sources: Iterable[Any], max_pending: int, return_errors: bool, options: dict[str, Any]
+    ) -> Iterator[Frames | TelecineError]:
+        pending: deque[PoolFuture] = deque()
+        try:
+            for source in sources:
+                while len(pending) >= max_pending:
+                    yield _wait_or_error(pending.popleft(), return_errors)
+                pending.append(self._submit_when_possible(source, options))
+            while pending:
+                yield _wait_or_error(pending.popleft(), return_errors)
+        finally:
+            for future in pending:
+                future.cancel()
+
+    def _submit_when_possible(self, source: Any, options: dict[str, Any]) -> PoolFuture:
+        while True:
+            self._workers.wait_for_queue()
+            try:
+                return self.submit(source, **options)
+            except QueueFullError:
+                continue  # another thread was faster
+            except TelecineError as error:
+                future = PoolFuture()  # the error is raised when the turn of its source comes
+                future.finish(None, error)
+                return future
+
+    def status(self) -> PoolStatus:
+        """Return the state of the pool."""
+        workers = self._workers
+        memory, vram = workers.resources.memory, workers.resources.vram
+        with workers.lock:
+            return PoolStatus(
+                queued=len(workers.queued),
+                running=len(workers.jobs) - len(workers.queued),
+                threads=len(workers.threads),
+                abandoned=workers.abandoned,
+                stuck=workers.stuck,
+                memory_leased=memory.leased + memory.lost,
+                vram_leased=0 if vram is None else vram.leased + vram.lost,
+                indexes_cached=len(workers.resources.cache),
+            )
+
+    def close(self, *, cancel: bool = False) -> None:
+        """Accept no more requests, and wait until the running ones have ended. May be called twice.
+
+        Args:
+            cancel: True to cancel all requests. Their callers get :class:`telecine.Cancelled`.
+        """
+        workers = self._workers
+        with workers.lock:
+            workers.closed = True
+            jobs = dict(workers.jobs)
+        if cancel:
+            # the jobs, not their futures: a cancelled future would end the task that awaits it as cancelled
+            for job in jobs:
+                workers.cancel(job)
+        workers.wait_for_end()
+        wait(jobs.values(), _MAX_CALLBACK_SECONDS)
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close(cancel=kind is not None)
+
+    def gauges(self) -> Mapping[str, float]:
+        """Return the current values of the metrics that describe this pool."""
+        status = self.status()
+        return {
+            "telecine_threads_stuck": status.stuck,
+            "telecine_requests_queued": status.queued,
+            "telecine_requests_running": status.running,
+            "telecine_memory_leased_bytes": status.memory_leased,
+            "telecine_vram_leased_bytes": status.vram_leased,
+            "telecine_index_cache_bytes": self._workers.resources.cache.nbytes,
+        }
+
+    def _reset_in_child(self) -> None:
+        """Start anew in a forked child: its parent's threads are not there, and may have held the locks."""
+        before = self._workers
+        for future in list(before.jobs.values()):
+            future.finish_in_child()
+        self._workers = Workers(before.config)
+        self._workers.closed = before.closed
+        METRICS.add_gauges(self)
+
+
+def _make_request(source: Any, options: dict[str, Any]) -> Request:
+    try:
+        return Request.of(source, **options)
+    except TelecineError:
+        raise
+    except Exception as error:
+        raise convert_error(error, backend_label(options.get("backend"), search_plugins=True)) from error
+
+
+def _deferred(source: Any, options: dict[str, Any]) -> Callable[[], Request]:
+    return lambda: Request.of(source, **options)
+
+
+def _wait(future: PoolFuture) -> Frames:
+    try:
+        return future.result()
+    finally:
+        future.cancel()  # has an effect only if the wait was interrupted
+
+
+def _wait_or_error(future: PoolFuture, return_errors: bool) -> Frames | TelecineError:
+    try:
+        return _wait(future)
+    except TelecineError as error:
+        if return_errors:
+            return error
+        raise
+
+
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+_registry_lock = threading.RLock()
+_has_hooks = False
+
+
+def _register(pool: Pool) -> None:
+    """Handle forks and the end of the interpreter for a pool."""
+    global _has_hooks
+    with _registry_lock:
+        if not _has_hooks:
+            _has_hooks = True
+            os.register_at_fork(after_in_child=_after_fork)
+            atexit.register(_at_exit)
+        _pools.add(pool)
+    METRICS.add_gauges(pool)
+
+
+def _after_fork() -> None:
+    global _registry_lock
+    _registry_lock = threading.RLock()
+    METRICS.reset()
+    for pool in list(_pools):
+        pool._reset_in_child()
+
+
+def _at_exit() -> None:
+    # threads that decode while the interpreter shuts down crash it
+    for pool in list(_pools):
+        pool.close(cancel=True)
