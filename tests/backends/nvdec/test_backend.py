@@ -1,4 +1,4 @@
-"""The NVDEC backend: on the stand-in for the driver everywhere, and against the CPU backend where there is a GPU."""
+"""The NVDEC backend: with a fake driver on every machine, and compared with the CPU backend on a GPU."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from telecine.validation import check
 
 
 class FakePacket(bytes):
-    """A packet as PyAV has it: bytes, and whether the container calls them damaged."""
+    """The bytes of a packet, with the attribute that PyAV sets for corrupt packets."""
 
     is_corrupt = False
 
 
 class FakePackets(list[FakePacket]):
-    """Packets that an index keeps. It notes which are read."""
+    """The packets of an index, with a record of the ones read."""
 
     def __init__(self, pictures: Sequence[Coded]) -> None:
         super().__init__(FakePacket(picture.packet()) for picture in pictures)
@@ -126,14 +126,14 @@ def _request(
 
 @pytest.fixture
 def double(engine: Double, monkeypatch: pytest.MonkeyPatch) -> Iterator[Double]:
-    # the frames of the stand-in are not where torch could find them
+    # torch cannot read the fake driver's memory
     monkeypatch.setattr(cuda_output, "find_spec", lambda name: None)
     yield engine
     engine.set(slow_microseconds=0, create_failures=0, decode_error_at=0)
     assert engine.count("violations") == 0
 
 
-def test_frames_are_labelled_and_only_planned_packets_are_read(double: Double) -> None:
+def test_each_row_has_its_frame_and_only_planned_packets_are_read(double: Double) -> None:
     pictures = [*gop(0, 20), *gop(20, 20)]
     frames = [33, 4, 4, 11]
     request = _request(pictures, frames)
@@ -144,7 +144,7 @@ def test_frames_are_labelled_and_only_planned_packets_are_read(double: Double) -
     assert packets.read == [p for run in request.plan.ranges for p in run.packets.tolist()]
 
 
-def test_frames_stay_on_the_device_unless_asked_for(double: Double) -> None:
+def test_frames_stay_on_the_gpu_unless_out_is_numpy(double: Double) -> None:
     decoded = NvdecBackend().decode(_request(gop(0, 9), [1, 5, 8], device="cuda"))
     assert isinstance(decoded.data, double.nvdec.DeviceArray) and decoded.device == "cuda:0"
     check_frames(decoded.data.to_host(), [1, 5, 8], Shape())
@@ -152,7 +152,7 @@ def test_frames_stay_on_the_device_unless_asked_for(double: Double) -> None:
     check_frames(decoded.data, [1, 5], Shape())
 
 
-def test_damage_is_left_out_and_noted(double: Double) -> None:
+def test_damaged_frames_are_left_out_and_counted_in_the_notes(double: Double) -> None:
     pictures = [*gop(0, 9), *gop(9, 5)]
     pictures[3] = pictures[3].but(kind=pictures[3].kind | BAD)
     decoded = NvdecBackend().decode(_request(pictures, [0, 1, 5, 10]))
@@ -160,14 +160,14 @@ def test_damage_is_left_out_and_noted(double: Double) -> None:
     assert decoded.notes == ("1 rows are damaged",)
 
 
-def test_a_packet_that_the_container_calls_damaged_is_damaged(double: Double) -> None:
+def test_frames_that_refer_to_a_packet_with_the_corrupt_flag_are_left_out(double: Double) -> None:
     request = _request(gop(0, 9), [0, 8])
     packets: Any = request.index.packets
     packets[3].is_corrupt = True
     assert NvdecBackend().decode(request).kept.tolist() == [True, False]
 
 
-def test_long_plans_are_read_in_batches(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packets_are_read_in_batches_of_limited_size(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "_BATCH_BYTES", 300)
     pictures = [picture for i in range(6) for picture in gop(20 * i, 20)]
     requests = double.nvdec.stats(0)["requests"]
@@ -212,19 +212,21 @@ def test_batches_have_positions_in_display_order() -> None:
         ({"pixel_format": "yuv422p"}, 0, "does not know this codec with this chroma"),
     ],
 )
-def test_what_the_hardware_cannot_do_is_refused(double: Double, info: dict[str, Any], turns: int, reason: str) -> None:
+def test_unsupported_videos_are_refused_with_the_reason(
+    double: Double, info: dict[str, Any], turns: int, reason: str
+) -> None:
     with pytest.raises(UnsupportedVideoError, match=reason):
         NvdecBackend().decode(_request(gop(0, 3), [0], info=info, turns=turns))
 
 
 @pytest.mark.parametrize("codec", ["mpeg1video", "mpeg2video", "mpeg4"])
-def test_codecs_without_an_exact_transform_are_refused(double: Double, codec: str) -> None:
+def test_codecs_without_a_bit_exact_transform_are_refused(double: Double, codec: str) -> None:
     request = _request(gop(0, 3), [0], info={"codec": codec})
     with pytest.raises(UnsupportedVideoError, match="gives other pictures"):
         NvdecBackend().decode(request)
 
 
-def test_options_are_checked(double: Double) -> None:
+def test_wrong_options_and_devices_raise_errors(double: Double) -> None:
     own = NvdecBackend.options
     assert check("nvdec", {}, own, {}) == {"out": "auto"}
     with pytest.raises(OptionsError, match='must be "auto" or "torch" or "array" or "numpy"'):
@@ -235,7 +237,7 @@ def test_options_are_checked(double: Double) -> None:
         NvdecBackend().decode(_request(gop(0, 3), [0], device="cuda:5"))
 
 
-def test_the_deadline_and_a_withdrawal_are_their_own_errors(double: Double) -> None:
+def test_an_expired_deadline_and_a_cancelled_request_raise_different_errors(double: Double) -> None:
     double.set(slow_microseconds=5000)
     with pytest.raises(DeadlineError):
         NvdecBackend().decode(_request(gop(0, 400), [399], timeout=0.1))
@@ -245,7 +247,7 @@ def test_the_deadline_and_a_withdrawal_are_their_own_errors(double: Double) -> N
         NvdecBackend().decode(request)
 
 
-def test_a_failing_driver_is_noted_and_a_missing_capability_raises(double: Double) -> None:
+def test_a_driver_failure_loses_frames_and_a_missing_capability_raises(double: Double) -> None:
     double.nvdec.shutdown()
     double.set(create_failures=1)
     decoded = NvdecBackend().decode(_request(gop(0, 9), [8]))
@@ -254,7 +256,7 @@ def test_a_failing_driver_is_noted_and_a_missing_capability_raises(double: Doubl
         NvdecBackend().decode(_request(gop(0, 3), [0], shape=Shape(8192, 64)))
 
 
-def test_status_says_what_is_there(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_has_the_cuda_version_or_the_missing_extension(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
     status = NvdecBackend().status()
     assert status.usable and status.version == "CUDA 13.0"
     monkeypatch.setitem(__import__("sys").modules, "telecine._nvdec", None)
@@ -263,7 +265,7 @@ def test_status_says_what_is_there(double: Double, monkeypatch: pytest.MonkeyPat
     assert not status.usable and status.reason is not None and "extension" in status.reason
 
 
-def test_warm_sessions_and_counters(double: Double) -> None:
+def test_warm_up_creates_idle_sessions(double: Double) -> None:
     double.nvdec.shutdown()
     backend.warm_up(["h264"], [(48, 64)], count=2)
     assert backend.stats()["sessions_idle"] == 2
@@ -276,13 +278,13 @@ def test_warm_sessions_and_counters(double: Double) -> None:
 # on a GPU
 
 _CODECS = {"h264", "hevc", "vp8", "vp9"}
-_HARDWARE = [clip for clip in CLIPS.values() if clip.codec in _CODECS and not clip.tags & {"part", "novideo"}]
-_SURELY = {("h264", "yuv420p"), ("hevc", "yuv420p"), ("hevc", "yuv420p10le")}
+_GPU_CLIPS = [clip for clip in CLIPS.values() if clip.codec in _CODECS and not clip.tags & {"part", "novideo"}]
+_ALWAYS_SUPPORTED = {("h264", "yuv420p"), ("hevc", "yuv420p"), ("hevc", "yuv420p10le")}
 
 
 @pytest.fixture
 def gpu() -> None:
-    """The real driver, whatever another test has loaded."""
+    """Load the real driver, even if another test has loaded the fake one."""
     nvdec: Any = build.native()
     nvdec.shutdown()
     nvdec.load("libcuda.so.1", "libnvcuvid.so.1")
@@ -290,14 +292,14 @@ def gpu() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("size", [None, 96], ids=["native", "resized"])
-@pytest.mark.parametrize("clip", _HARDWARE, ids=str)
-def test_frames_are_those_of_the_cpu(clip: Clip, size: int | None, gpu: None) -> None:
+@pytest.mark.parametrize("clip", _GPU_CLIPS, ids=str)
+def test_gpu_frames_match_the_cpu_backend(clip: Clip, size: int | None, gpu: None) -> None:
     path = clip.path()
     reference = telecine.load(path, num_frames=40, size=size, backend="pyav")
     try:
         frames = telecine.load(path, num_frames=40, size=size, backend="nvdec", device="cuda", out="numpy")
     except UnsupportedVideoError as error:
-        assert (reference.info.codec, reference.info.pixel_format) not in _SURELY or "less than" in str(error)
+        assert (reference.info.codec, reference.info.pixel_format) not in _ALWAYS_SUPPORTED or "less than" in str(error)
         pytest.skip(str(error))
     if not clip.damaged and not clip.lost and not reference.report.lost:
         assert frames.report.lost == (), frames.report.notes
@@ -309,8 +311,8 @@ def test_frames_are_those_of_the_cpu(clip: Clip, size: int | None, gpu: None) ->
 
 
 @pytest.mark.gpu
-def test_the_sessions_of_a_gpu_stay_warm(gpu: None) -> None:
-    clip = next(clip for clip in _HARDWARE if clip.codec == "h264")
+def test_decoder_sessions_are_reused_by_later_requests(gpu: None) -> None:
+    clip = next(clip for clip in _GPU_CLIPS if clip.codec == "h264")
     made, reused = _sessions()
     for _ in range(3):
         telecine.load(clip.path(), num_frames=4, backend="nvdec", device="cuda", out="numpy")

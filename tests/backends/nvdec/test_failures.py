@@ -1,4 +1,4 @@
-"""The NVDEC engine when the machine fails, when many ask at once, when a request is stopped, and at hand-over."""
+"""The NVDEC engine with driver failures, concurrent requests, deadlines, cancellation, and exported arrays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from telecine.pixels.geometry import Geometry
         ({"create_out_of_memory": 1}, "memory"),
     ],
 )
-def test_good_then_bad_then_good(double: Double, fault: dict[str, int], kind: str) -> None:
+def test_a_driver_failure_costs_one_request_only(double: Double, fault: dict[str, int], kind: str) -> None:
     pictures = gop(0, 9)
     if not any(name.startswith("create") for name in fault):
         assert double.decode(pictures, [8])[0].loss == b"\0"
@@ -42,7 +42,7 @@ def test_good_then_bad_then_good(double: Double, fault: dict[str, int], kind: st
     check_frames(frames, numbers_at(pictures, [8]), Shape())
 
 
-def test_frames_before_an_error_are_kept(double: Double) -> None:
+def test_frames_before_a_decode_error_are_kept(double: Double) -> None:
     pictures = gop(0, 15)
     double.set(decode_error_at=pictures[12].number + 1)
     result, frames = double.decode(pictures, [0, 14])
@@ -50,7 +50,7 @@ def test_frames_before_an_error_are_kept(double: Double) -> None:
     check_frames(frames[:1], [0], Shape())
 
 
-def test_out_of_memory_is_retried_without_the_warm_sessions(double: Double) -> None:
+def test_out_of_memory_frees_idle_sessions_and_retries(double: Double) -> None:
     double.decode(gop(0, 3), [0])
     double.set(create_out_of_memory=1)
     assert double.decode(gop(0, 3), [0], shape=Shape(depth=10))[0].loss == b"\0"
@@ -65,25 +65,25 @@ def test_a_failed_reconfiguration_destroys_the_session(double: Double) -> None:
 
 
 @pytest.mark.parametrize("shape", [Shape(8, 8), Shape(8192, 64), Shape(chroma=0), Shape(64, 48, 65, 48)])
-def test_what_the_hardware_cannot_do_is_refused(double: Double, shape: Shape) -> None:
+def test_unsupported_sizes_and_chroma_formats_fail_as_unsupported(double: Double, shape: Shape) -> None:
     result, _ = double.decode(gop(0, 3), [0], shape=shape, geometry=Geometry(16, 16, 0, False, 16, 16))
     assert result.loss == b"\x04" and result.failure_kind == "unsupported"
 
 
-def test_refusal_says_why_before_anything_is_decoded(double: Double) -> None:
+def test_refusal_gives_the_reason_without_decoding(double: Double) -> None:
     assert double.nvdec.refusal(0, "h264", "420", 8, 1920, 1080) is None
     assert "4096x4096" in double.nvdec.refusal(0, "h264", "420", 8, 8000, 1080)
     assert double.nvdec.refusal(0, "theora", "420", 8, 64, 48) == "the GPU path does not decode theora"
     assert double.nvdec.caps(0, "h264", "420", 8)["num_engines"] == 3
 
 
-def test_a_device_that_is_not_there(double: Double) -> None:
+def test_an_unknown_device_index_is_an_unusable_device(double: Double) -> None:
     with pytest.raises(double.nvdec.NvdecError, match="no GPU 7") as caught:
         double.nvdec.device_name(7)
     assert caught.value.args[1] == "unusable"
 
 
-def test_runs_of_one_request_are_decoded_by_several_sessions(double: Double) -> None:
+def test_ranges_of_one_request_are_decoded_by_several_sessions(double: Double) -> None:
     double.set(slow_microseconds=2000)
     pictures = [*gop(0, 6), *gop(6, 6), *gop(12, 6)]
     wanted = list(range(18))
@@ -93,7 +93,7 @@ def test_runs_of_one_request_are_decoded_by_several_sessions(double: Double) -> 
     assert double.nvdec.stats(0)["sessions_idle"] == 3
 
 
-def test_eight_threads_get_their_own_frames(double: Double) -> None:
+def test_requests_of_eight_threads_get_their_own_frames(double: Double) -> None:
     shapes = [Shape(), Shape(96, 64, 96, 54), Shape(64, 48, 62, 46), Shape(depth=10)]
     failures: list[str] = []
 
@@ -116,7 +116,7 @@ def test_eight_threads_get_their_own_frames(double: Double) -> None:
     assert double.nvdec.stats(0)["workers"] == 4  # one more than engines
 
 
-def test_a_long_request_does_not_hold_up_a_short_one(double: Double) -> None:
+def test_a_short_request_finishes_before_an_earlier_long_one(double: Double) -> None:
     double.set(slow_microseconds=2000)
     groups = [gop(10 * i, 10) for i in range(30)]
     long = [picture for group in groups for picture in group]
@@ -136,7 +136,7 @@ def test_a_long_request_does_not_hold_up_a_short_one(double: Double) -> None:
     assert done == ["short", "long"]
 
 
-def test_the_deadline_stops_a_request_and_the_session_lives_on(double: Double) -> None:
+def test_a_deadline_stops_a_request_and_its_session_is_reused(double: Double) -> None:
     assert double.decode(gop(0, 3), [0])[0].loss == b"\0"
     made = double.count("decoders_made")
     double.set(slow_microseconds=5000)
@@ -150,7 +150,7 @@ def test_the_deadline_stops_a_request_and_the_session_lives_on(double: Double) -
     check_frames(frames, numbers_at(gop(30, 9), [8]), Shape())
 
 
-def test_a_request_is_withdrawn_from_another_thread(double: Double) -> None:
+def test_a_request_can_be_cancelled_from_another_thread(double: Double) -> None:
     double.set(slow_microseconds=5000)
     flag = threading.Event()
     threading.Timer(0.05, flag.set).start()
@@ -159,7 +159,7 @@ def test_a_request_is_withdrawn_from_another_thread(double: Double) -> None:
     assert result.stopped and time.perf_counter() - started < 1.0
 
 
-def test_an_error_in_the_withdrawal_check_comes_out(double: Double) -> None:
+def test_an_exception_of_the_cancelled_callback_is_raised(double: Double) -> None:
     double.set(slow_microseconds=5000)
 
     def broken() -> bool:
@@ -169,7 +169,7 @@ def test_an_error_in_the_withdrawal_check_comes_out(double: Double) -> None:
         double.decode(gop(0, 400), [399], cancelled=broken)
 
 
-def test_a_queued_request_that_is_stopped_never_starts(double: Double) -> None:
+def test_a_request_whose_deadline_expires_in_the_queue_decodes_nothing(double: Double) -> None:
     double.set(slow_microseconds=20_000)
     blockers = [threading.Thread(target=double.decode, args=(gop(0, 20), [19])) for _ in range(4)]
     for thread in blockers:
@@ -182,13 +182,13 @@ def test_a_queued_request_that_is_stopped_never_starts(double: Double) -> None:
         thread.join()
 
 
-def test_streams_wait_for_each_other(double: Double) -> None:
+def test_worker_and_caller_streams_wait_for_each_other(double: Double) -> None:
     worker, caller = double.count("worker_waits"), double.count("caller_waits")
     double.decode([*gop(0, 5), *gop(5, 5)], [0, 9], runs=[(0, 5), (5, 10)])
     assert double.count("worker_waits") >= worker + 2 and double.count("caller_waits") >= caller + 2
 
 
-def test_a_device_array_reaches_other_libraries(double: Double) -> None:
+def test_device_array_exports_dlpack_and_cuda_array_interface(double: Double) -> None:
     double.decode(gop(0, 5), [0, 4])
     array = double.nvdec.DeviceArray(0, (2, 3, 4, 3))
     interface = array.__cuda_array_interface__
@@ -203,7 +203,7 @@ def test_a_device_array_reaches_other_libraries(double: Double) -> None:
         array.rows(np.array([2]))
 
 
-def test_pinned_memory_is_reused_and_does_without(double: Double) -> None:
+def test_pinned_memory_is_reused_and_replaced_by_pageable_memory_if_it_runs_out(double: Double) -> None:
     array = double.nvdec.DeviceArray(0, (4, 64, 64, 3))
     first = array.to_host()
     del first
@@ -215,7 +215,7 @@ def test_pinned_memory_is_reused_and_does_without(double: Double) -> None:
     assert np.array_equal(plain, again)
 
 
-def test_arguments_are_checked(double: Double) -> None:
+def test_arguments_of_decode_are_checked(double: Double) -> None:
     with pytest.raises(ValueError, match="one entry for each packet"):
         double.decode(gop(0, 3), [0], orders=[0])
     with pytest.raises(ValueError, match="runs must be"):

@@ -1,4 +1,4 @@
-"""Packets of containers as the NVDEC parser takes them."""
+"""Conversion of container packets to the byte stream that the NVDEC parser reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _packet(length_size: int, nals: Sequence[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("length_size", [1, 2, 4])
-def test_length_prefixed_packets_become_start_codes(length_size: int) -> None:
+def test_length_prefixed_packets_are_converted_to_annex_b(length_size: int) -> None:
     nvdec, shape = build.native(), Shape()
     nals = [b"\x06sei", b"\x65\x88slice", b"\x65\x08more"]
     code = b"\0\0\0\1"
@@ -34,7 +34,7 @@ def test_length_prefixed_packets_become_start_codes(length_size: int) -> None:
     assert whole == code + shape.sps() + code + b"\x68\x80" + body and pieces == [len(whole)] and not damaged
 
 
-def test_start_codes_pass_through() -> None:
+def test_annex_b_packets_stay_unchanged() -> None:
     nvdec = build.native()
     packet = b"\0\0\0\1\x09\xf0\0\0\1\x65\x88slice"
     for extradata in (b"", b"\0\0\0\1\x67sps"):
@@ -43,7 +43,7 @@ def test_start_codes_pass_through() -> None:
     assert nvdec._prepare("h264", Shape().extradata(), packet, False)[0] == packet
 
 
-def test_second_fields_are_pieces_of_their_own() -> None:
+def test_packets_with_two_fields_are_split_between_them() -> None:
     nvdec = build.native()
     first, second = b"\0\0\0\1\x65\x88top", b"\0\0\0\1\x06sei\0\0\1\x41\x88bottom"
     assert nvdec._prepare("h264", b"", first + second, False)[1] == [len(first), len(first + second)]
@@ -63,7 +63,7 @@ def test_headers_of_other_codecs() -> None:
     assert nvdec._prepare("vp9", b"anything", b"frame", True) == (b"frame", [5], False)
 
 
-def test_hevc_parameter_sets() -> None:
+def test_hevc_parameter_sets_are_prepended_as_annex_b() -> None:
     nvdec = build.native()
     sets = [(32, b"vps"), (33, b"sps"), (34, b"pps")]
     arrays = b"".join(bytes([kind]) + b"\0\1" + len(data).to_bytes(2, "big") + data for kind, data in sets)
@@ -82,7 +82,7 @@ def _nal_units(data: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", ["h264", "hevc"])
-def test_real_packets_are_those_of_ffmpegs_bitstream_filter(name: str) -> None:
+def test_converted_packets_match_ffmpegs_mp4toannexb_filter(name: str) -> None:
     import av
     from av.bitstream import BitStreamFilterContext
 
@@ -113,7 +113,7 @@ def test_real_packets_are_those_of_ffmpegs_bitstream_filter(name: str) -> None:
     packet=st.lists(st.one_of(st.sampled_from(_MARKS), st.binary(max_size=12))).map(b"".join),
     with_headers=st.booleans(),
 )
-def test_hostile_bytes_never_break_the_conversion(
+def test_conversion_of_random_bytes_stays_in_bounds(
     codec: str, extradata: bytes, packet: bytes, with_headers: bool
 ) -> None:
     data, pieces, _ = build.native()._prepare(codec, extradata, packet, with_headers)
@@ -123,6 +123,6 @@ def test_hostile_bytes_never_break_the_conversion(
 
 @settings(max_examples=100, deadline=None)
 @given(packets=st.lists(st.binary(max_size=40), min_size=1, max_size=6))
-def test_hostile_packets_bring_no_frame(engine: Double, packets: list[bytes]) -> None:
+def test_packets_of_random_bytes_give_no_frame(engine: Double, packets: list[bytes]) -> None:
     result, _ = engine.decode([*packets], list(range(len(packets))))
     assert 0 not in result.loss

@@ -13,7 +13,7 @@ from support.fake_driver import build
 
 
 def _run_python(code: str, *arguments: str) -> str:
-    """Run ``code`` in an interpreter of its own; ``_nvdec`` is what it imports first."""
+    """Run ``code`` in a new interpreter that has imported ``_nvdec``, and return its output."""
     prelude = f"""
         import os, sys
         sys.path[:0] = {[str(build.ROOT / "src"), str(build.ROOT / "tests")]!r}
@@ -38,7 +38,7 @@ def _run_python(code: str, *arguments: str) -> str:
         ("fake", "old", "too old"),
     ],
 )
-def test_a_missing_or_old_driver_is_named(cuda: str, cuvid: str, reason: str) -> None:
+def test_a_missing_or_old_driver_is_named_in_the_error(cuda: str, cuvid: str, reason: str) -> None:
     paths = {"fake": str(build.fake_driver()), "old": str(build.fake_driver("FAKE_OLD_DRIVER"))}
     code = """
         _nvdec.load(sys.argv[1], sys.argv[2])
@@ -52,7 +52,7 @@ def test_a_missing_or_old_driver_is_named(cuda: str, cuvid: str, reason: str) ->
     assert len(output) == 2 and all(reason in line and "'unusable'" in line for line in output)
 
 
-def test_no_device_is_named() -> None:
+def test_a_driver_without_devices_is_an_error() -> None:
     fake = str(build.fake_driver())
     code = """
         import ctypes
@@ -66,7 +66,7 @@ def test_no_device_is_named() -> None:
     assert "finds no device" in _run_python(code, fake)
 
 
-def test_a_forked_child_is_told_and_the_parent_goes_on() -> None:
+def test_a_forked_child_gets_an_error_and_the_parent_decodes_on() -> None:
     code = """
         from support.fake_driver.double import Double
         from support.fake_driver.stream import gop
@@ -92,7 +92,7 @@ def test_a_forked_child_is_told_and_the_parent_goes_on() -> None:
     assert time.perf_counter() - started < 20
 
 
-def test_the_process_ends_in_the_middle_of_a_decode() -> None:
+def test_a_process_can_exit_during_a_decode() -> None:
     code = """
         import threading, time
         from support.fake_driver.double import Double
@@ -109,7 +109,7 @@ def test_the_process_ends_in_the_middle_of_a_decode() -> None:
     assert _run_python(code).strip() == "leaving"
 
 
-def test_importing_starts_nothing() -> None:
+def test_importing_the_extension_starts_no_thread_and_loads_no_driver() -> None:
     code = """
         print(len(os.listdir("/proc/self/task")) - threads, "libcuda" in Path("/proc/self/maps").read_text())
     """

@@ -1,4 +1,4 @@
-"""Pictures that another library has decoded, converted by the kernel of the NVDEC engine, on the stand-in."""
+"""Conversion of pictures decoded by another library with the kernel of the NVDEC engine, with the fake driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from telecine.pixels.geometry import Geometry
 
 
 class Memory:
-    """A picture as a decoder leaves it in device memory, which is the host's here; what lies between is 0xA5."""
+    """A picture in the layout of a decoder, in host memory as the fake driver expects; padding is 0xA5."""
 
     def __init__(self, number: int, shape: Shape, pitch: int = 0, rows: int = 0) -> None:
         self.shape = shape
@@ -87,7 +87,7 @@ def plain(shape: Shape) -> Geometry:
     ],
 )
 @pytest.mark.parametrize("orientation", [(0, False), (1, False), (2, True), (3, True)])
-def test_pixels_are_those_of_the_filter_chain(
+def test_kernel_output_matches_the_ffmpeg_filter_chain(
     double: Double, shape: Shape, size: tuple[int, int] | None, orientation: tuple[int, bool]
 ) -> None:
     width, height = shape.shown
@@ -101,7 +101,7 @@ def test_pixels_are_those_of_the_filter_chain(
     check_frames(frames, [8, 3, 8], shape, geometry)
 
 
-def test_rows_may_be_longer_than_the_picture_and_planes_higher(double: Double) -> None:
+def test_pitch_and_plane_height_may_exceed_the_picture(double: Double) -> None:
     for shape in (Shape(62, 46), Shape(62, 46, depth=10), Shape(62, 46, chroma=3)):
         memory = Memory(5, shape, pitch=256, rows=64)
         target = Target(double.nvdec, plain(shape), count=1)
@@ -109,7 +109,7 @@ def test_rows_may_be_longer_than_the_picture_and_planes_higher(double: Double) -
         check_frames(target.finish(), [5], shape)
 
 
-def test_pictures_of_other_sizes_share_an_output(double: Double) -> None:
+def test_pictures_of_two_sizes_fill_one_output(double: Double) -> None:
     small, large = Shape(64, 48), Shape(192, 112)
     geometry = Geometry(48, 64, 0, False, 48, 64)
     target = Target(double.nvdec, geometry, count=2)
@@ -143,13 +143,13 @@ def test_pictures_of_other_sizes_share_an_output(double: Double) -> None:
         ({"chroma": "400"}, "chroma"),
     ],
 )
-def test_a_surface_that_cannot_be_is_refused(double: Double, wrong: dict[str, Any], message: str) -> None:
+def test_impossible_surfaces_raise_value_error(double: Double, wrong: dict[str, Any], message: str) -> None:
     memory = Memory(0, Shape(64, 48))
     with pytest.raises(ValueError, match=message):
         memory.surface(double.nvdec, **wrong)
 
 
-def test_an_output_that_cannot_be_is_refused(double: Double) -> None:
+def test_impossible_outputs_and_rows_raise_value_error(double: Double) -> None:
     nvdec = double.nvdec
     memory = Memory(0, Shape(64, 48))
     target = Target(nvdec, plain(memory.shape), count=2)
@@ -167,7 +167,7 @@ def test_an_output_that_cannot_be_is_refused(double: Double) -> None:
     assert not target.finish().any()
 
 
-def test_a_quarter_turn_of_422_is_refused(double: Double) -> None:
+def test_rotating_422_by_90_degrees_raises_value_error(double: Double) -> None:
     memory = Memory(0, Shape(64, 96))
     for turns, mirrored in ((1, False), (3, True)):
         target = Target(double.nvdec, Geometry(48, 64, turns, mirrored, 64, 48))
@@ -175,7 +175,7 @@ def test_a_quarter_turn_of_422_is_refused(double: Double) -> None:
             target.put(memory.surface(double.nvdec, rows=48, height=48, chroma="422"), 0)
 
 
-def test_a_failing_driver_is_an_error_and_leaves_nothing_behind(double: Double) -> None:
+def test_conversion_works_again_after_a_failed_allocation(double: Double) -> None:
     memory = Memory(0, Shape(64, 48))
     target = Target(double.nvdec, Geometry(48, 64, 0, False, 20, 30))
     double.set(memory_failures=1)
@@ -185,8 +185,8 @@ def test_a_failing_driver_is_an_error_and_leaves_nothing_behind(double: Double) 
     check_frames(target.finish()[:1], [0], memory.shape, Geometry(48, 64, 0, False, 20, 30))
 
 
-def test_tables_live_until_the_frames_are_done(double: Double) -> None:
-    """More sizes than are kept: what is still used is not freed, and afterwards it is."""
+def test_filter_tables_are_freed_only_after_the_conversions_that_use_them(double: Double) -> None:
+    """With more sizes than the cache keeps."""
     memory = Memory(0, Shape(64, 48))
     targets = [Target(double.nvdec, Geometry(48, 64, 0, False, 20 + i, 30), count=1) for i in range(70)]
     before = double.count("memory")
