@@ -41,7 +41,7 @@ from telecine.validation import shown
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["LoadOptions", "Request", "SourceLike", "show_options"]
+__all__ = ["LoadOptions", "Request", "SamplingOptions", "SourceLike", "show_options"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

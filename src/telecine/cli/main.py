@@ -29,6 +29,7 @@ from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable, OptionsError, TelecineError
 from telecine.frames import Frames
 from telecine.index.video_info import VideoInfo
+from telecine.request import LoadOptions
 from telecine.sampling.policies import POLICIES
 from telecine.sampling.select import KEY_FRAMES
 from telecine.source.urls import printable, shown_source
@@ -228,23 +229,8 @@ def _sample(arguments: argparse.Namespace) -> Iterable[str]:
         contextlib.nullcontext() if target is None else claim(target, arguments.file) as write,
     ):
         deadline = Deadline(arguments.timeout, watch)
-        frames = load(
-            source,
-            num_frames=_num_frames(arguments),
-            fps=arguments.fps,
-            min_frames=arguments.min_frames,
-            max_frames=arguments.max_frames,
-            indices=arguments.indices,
-            timestamps=arguments.timestamps,
-            start=arguments.start,
-            end=arguments.end,
-            policy=arguments.policy,
-            size=arguments.size,
-            backend=arguments.backend,
-            device=arguments.device,
-            errors=arguments.errors,
-            timeout=deadline,
-        )
+        options = {name: value for name, value in vars(arguments).items() if name in LoadOptions.__annotations__}
+        frames = load(source, timeout=deadline, **options | {"num_frames": _num_frames(arguments)})
         if write is not None:
             write(frames, deadline)
     _remark(frames)

@@ -11,15 +11,14 @@ from telecine.index.video_info import VideoInfo
 from telecine.integrations.vllm.codec import check_source, size_within_budget
 from telecine.integrations.vllm.decode_pool import decode
 from telecine.integrations.vllm.options import DecodeOptions
+from telecine.request import SamplingOptions
 from telecine.sampling.policies import policy_defaults
 from telecine.sampling.select import KEY_FRAMES, Sampling, select
 from telecine.timeline import Timeline
 
 __all__ = ["load_frames", "make_loader"]
 
-_SAMPLING = (
-    "num_frames", "fps", "min_frames", "max_frames", "indices", "timestamps", "start", "end", "policy",
-)  # fmt: skip
+_SAMPLING = tuple(SamplingOptions.__annotations__)
 _OF_EVERY_LOADER = ("frame_recovery", "max_duration")
 """What vLLM's own loaders take beside. Broken frames are left out in any case, and no rule here has a duration."""
 
