@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from telecine.backends.base import Backend, Decoded, DecodeRequest, get
+from telecine.backends.chunks import decode_chunks
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.errors import DecodeError, LimitError, OverloadedError
@@ -31,6 +32,7 @@ __all__ = [
     "memory_errors",
     "plan_request",
     "read_index_and_info",
+    "run_chunks",
     "run_request",
 ]
 
@@ -148,44 +150,78 @@ def memory_errors(name: str) -> Iterator[None]:
         ) from error
 
 
+def run_chunks(request: Request, decode: DecodeRequest, chunk_frames: int) -> Iterator[Frames]:
+    """Decode the planned frames and yield them in chunks, with one report each.
+
+    Args:
+        request: the options.
+        decode: as :func:`plan_request` made it.
+        chunk_frames: frames of a chunk at most.
+
+    Raises:
+        DecodeError: at the end, if no frame could be decoded; in a chunk with ``errors="strict"``, if one is lost.
+    """
+    chunks = decode_chunks(get(request.backend), decode, chunk_frames)
+    start, is_any_decoded = 0, False
+    while True:
+        timer = StageTimer()
+        with timer.measure("decode"), memory_errors(decode.source.name):
+            decoded = next(chunks, None)
+        if decoded is None:
+            break
+        stop = start + len(decoded.kept)
+        is_any_decoded |= bool(decoded.kept.any())
+        yield label_frames(request, decode, decoded, timer.seconds, slice(start, stop))
+        del decoded  # the caller's frames are held by the caller alone
+        start = stop
+    if not is_any_decoded:
+        raise _nothing_decoded(decode, request.backend)
+
+
 def label_frames(
-    request: Request,
-    decode: DecodeRequest,
-    decoded: Decoded,
-    seconds: Mapping[str, float],
+    request: Request, decode: DecodeRequest, decoded: Decoded, seconds: Mapping[str, float], rows: slice | None = None
 ) -> Frames:
     """Return the decoded frames with their indices, times and report, without those that could not be decoded.
 
+    Args:
+        request: the options.
+        decode: the request that the backend was given.
+        decoded: its result.
+        seconds: wall time by stage.
+        rows: the rows of the output that were decoded, if they are one chunk of several.
+
     Raises:
-        DecodeError: no frame could be decoded or, with ``errors="strict"``, not every frame.
+        DecodeError: no frame of a request that is not in chunks could be decoded or, with ``errors="strict"``, not
+            every frame.
     """
-    wanted, kept = decode.plan.frames, decoded.kept
+    wanted, kept = decode.plan.frames if rows is None else decode.plan.frames[rows], decoded.kept
+    if rows is None and not kept.any():
+        raise _nothing_decoded(decode, decoded.backend or request.backend)
+    lost = np.unique(wanted[~kept]).tolist()
+    if lost and request.errors == "strict":
+        first = ", ".join(map(str, lost[:8])) + (", ..." if len(lost) > 8 else "")
+        raise DecodeError(f"{decode.source.name}: {len(lost)} wanted frames could not be decoded: {first}")
     report = Report(
         backend=decoded.backend or request.backend,
         device=decoded.device,
         packets_total=decode.plan.packets_total,
-        packets_fed=decode.plan.packets_fed,
-        lost=tuple(np.unique(wanted[~kept]).tolist()),
+        packets_fed=decode.plan.packets_fed if decoded.packets_fed is None else decoded.packets_fed,
+        lost=tuple(lost),
         fallback_reason=decoded.fallback_reason,
         notes=(*_index_notes(decode.index), *decoded.notes),
         seconds={**seconds, **decoded.seconds},
     )
-    _check_lost(request, decode, report)
     data = permuted(decoded.data, (0, 3, 1, 2)) if request.layout == "NCHW" else decoded.data
     data, indices = (data, wanted) if kept.all() else (data[kept], wanted[kept])
     timeline, mask = decode.index.timeline, np.ones(len(indices), np.bool_)
     return Frames(data, indices, timeline.seconds(indices), mask, decode.info, report, timeline, request.layout)
 
 
-def _check_lost(request: Request, decode: DecodeRequest, report: Report) -> None:
-    name, wanted = decode.source.name, decode.plan.frames
-    if len(report.lost) == len(np.unique(wanted)):
-        raise DecodeError(
-            f"{name}: none of {len(wanted)} wanted frames could be decoded ({decode.info.codec}, {report.backend})"
-        )
-    if report.lost and request.errors == "strict":
-        first = ", ".join(map(str, report.lost[:8])) + (", ..." if len(report.lost) > 8 else "")
-        raise DecodeError(f"{name}: {len(report.lost)} wanted frames could not be decoded: {first}")
+def _nothing_decoded(decode: DecodeRequest, backend: str) -> DecodeError:
+    return DecodeError(
+        f"{decode.source.name}: none of {len(decode.plan.frames)} wanted frames could be decoded "
+        f"({decode.info.codec}, {backend})"
+    )
 
 
 class StageTimer:

@@ -102,6 +102,8 @@ class Decoded:
     """Who decoded, where that is not the backend that was asked."""
     fallback_reason: str | None = None
     """Why it was another one."""
+    packets_fed: int | None = None
+    """Packets fed to the decoder; None for all packets of the plan."""
 
 
 @dataclass(frozen=True)

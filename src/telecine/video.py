@@ -1,0 +1,359 @@
+"""An opened video: its packets are indexed once, then it answers many requests."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from telecine.backends.base import get
+from telecine.container.demuxer import Demuxer
+from telecine.deadline import Deadline
+from telecine.errors import Cancelled, OptionsError, SourceError
+from telecine.frames import Frame, Frames
+from telecine.index.packet_index import PacketIndex
+from telecine.pipeline import (
+    StageTimer,
+    label_frames,
+    memory_errors,
+    plan_request,
+    read_index_and_info,
+    run_chunks,
+)
+from telecine.request import LoadOptions, Request, SourceLike, show_options
+from telecine.source.source import open_source
+from telecine.timeline import Timeline
+from telecine.validation import shown, whole
+
+__all__ = ["FrameChunks", "Video"]
+
+_MAX_IDLE_DEMUXERS = 4
+"""Demuxers kept for later requests. Each holds the tables of the container."""
+
+
+class Video:
+    """A video whose packets are indexed once, for many requests. Made by :func:`telecine.open`. A context manager.
+
+    ``len(video)`` is the number of presentable frames. ``video[i]`` is a :class:`Frame`; ``video[a:b:c]`` and
+    ``video[[i, j, ...]]`` are :class:`Frames`. Each of them decodes from a random access point. Iteration over the
+    video yields every :class:`Frame` in order and in bounded memory, and decodes each packet once.
+
+    Thread-safe: requests of several threads run at the same time.
+
+    Args:
+        source: as :func:`telecine.load` takes it.
+        timeout: seconds for opening, and for each request that has no timeout of its own; or a
+            :class:`telecine.Deadline` for all of them together.
+        **options: ``backend``, ``device``, ``errors``, ``limits`` and options of the backend, as :func:`telecine.load`
+            takes them. They hold for each request that does not give them again.
+
+    Raises:
+        TelecineError: as :func:`telecine.load` says.
+    """
+
+    def __init__(self, source: Any, *, timeout: float | Deadline | None = None, **options: Any) -> None:
+        limits = Request.of(source, **options).limits
+        self._options, self._timeout, self._max_pixels = options, timeout, limits.max_pixels
+        self._lock = threading.Condition()
+        self._in_use: list[_Slot] = []
+        self._idle: list[_Slot] = []
+        self._iterators: weakref.WeakSet[FrameChunks] = weakref.WeakSet()
+        self._closed = False
+        self._path = _path_of(source)
+        self._file_state = _file_state(self._path)
+        slot = _Slot(Deadline.of(timeout))
+        self._source = open_source(source, limits, slot.deadline)
+        try:
+            slot.demuxer = Demuxer(self._source, slot.deadline, self._max_pixels)
+            self._idle.append(slot)
+            self._index, self.info = read_index_and_info(slot.demuxer, self._source, limits, slot.deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def timeline(self) -> Timeline:
+        """Times of all frames."""
+        return self._index.timeline
+
+    @property
+    def closed(self) -> bool:
+        """True if the video was closed."""
+        return self._closed
+
+    def __len__(self) -> int:
+        return self._index.num_frames
+
+    def __repr__(self) -> str:
+        info = self.info
+        size = f"{info.num_frames} x {info.height}x{info.width}"
+        return f"Video({self._source.name}, {size}, {info.codec}{', closed' if self._closed else ''})"
+
+    def load(self, *, timeout: float | Deadline | None = None, **options: Any) -> Frames:
+        """Decode the frames asked for.
+
+        Args:
+            timeout: seconds, or a :class:`telecine.Deadline`; that of the video when omitted.
+            **options: sampling, ``size`` and other options of :func:`telecine.load`.
+
+        Raises:
+            OptionsError: an option is wrong, or the video is closed.
+            SourceError: the file was changed after the video was opened.
+            Cancelled: the video was closed by another thread.
+            TelecineError: as :func:`telecine.load` says.
+        """
+        request, timer = self._request(options), StageTimer()
+        with self._lease(timeout) as slot:
+            with timer.measure("plan"):
+                decode = plan_request(request, slot.demuxer, self._source, slot.index, self.info, slot.deadline)
+            with timer.measure("decode"), memory_errors(self._source.name):
+                decoded = get(request.backend).decode(decode)
+        return label_frames(request, decode, decoded, timer.seconds)
+
+    def iterate(self, *, chunk_frames: int = 64, timeout: float | Deadline | None = None, **options: Any) -> FrameChunks:
+        """Return an iterator over the frames asked for, in chunks of bounded size.
+
+        Memory does not grow with the length of the video. Each packet is decoded once, and the decoder stays open from
+        chunk to chunk.
+
+        Args:
+            chunk_frames: largest number of frames of a chunk. A chunk has fewer at the end of the video, if frames were
+                lost, and on some backends at the end of a group of pictures.
+            timeout: seconds for each chunk, or a :class:`telecine.Deadline` for all; that of the video when omitted.
+            **options: sampling, ``size`` and other options of :func:`telecine.load`. If the frame indices do not
+                ascend, each chunk is decoded by itself, which takes longer.
+
+        Returns:
+            An iterator of :class:`Frames`. The report of each is that of its chunk. ``close()`` ends it early.
+
+        Raises:
+            OptionsError: an option is wrong, or the video is closed.
+            TelecineError: during the iteration, as :meth:`load` says.
+        """
+        count = whole(chunk_frames)
+        if count is None or count < 1:
+            raise OptionsError(f"chunk_frames is {shown(chunk_frames)}; it must be a whole number of at least 1")
+        self._check_open()
+        chunks = FrameChunks(self, self._request(options), count, timeout)
+        self._iterators.add(chunks)
+        return chunks
+
+    def __iter__(self) -> Iterator[Frame]:
+        for chunk in self.iterate():
+            yield from chunk
+
+    @overload
+    def __getitem__(self, key: int | np.integer[Any]) -> Frame: ...
+
+    @overload
+    def __getitem__(self, key: slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]) -> Frames: ...
+
+    def __getitem__(self, key: Any) -> Frame | Frames:
+        if (number := whole(key)) is not None:
+            return next(iter(self.load(indices=[range(len(self))[number]])))
+        chosen = key if isinstance(key, slice) else np.asarray(key, None if len(key) else np.int64)
+        indices = np.arange(len(self))[chosen]
+        if len(indices):
+            return self.load(indices=indices)
+        first = self.load(indices=[0])  # for the shape and the device of an empty result
+        return replace(first, data=first.data[:0], indices=first.indices[:0], timestamps=first.timestamps[:0])
+
+    def close(self) -> None:
+        """Close the source and everything that reads it. A second call does nothing.
+
+        Requests that run in other threads raise :class:`telecine.Cancelled`; this waits until they have ended.
+        """
+        with self._lock:
+            self._closed = True
+            for slot in self._in_use:
+                slot.deadline.closed = True
+        for chunks in list(self._iterators):
+            chunks.close()
+        this_thread = threading.get_ident()
+        with self._lock:
+            self._lock.wait_for(lambda: all(slot.thread == this_thread for slot in self._in_use))
+            self._close_if_unused()
+
+    def __enter__(self) -> Video:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _request(self, options: dict[str, Any]) -> Request:
+        return Request.of(self._source, **(self._options | options))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise OptionsError(f"{self._source.name}: the video is closed; open it again")
+
+    def _check_unchanged(self) -> None:
+        """Raise if the mapped file was written to. Another file in its place does no harm."""
+        now = _file_state(self._path)
+        if now is not None and self._file_state is not None and now != self._file_state:
+            if now[:2] == self._file_state[:2]:
+                raise SourceError(f"{self._source.name}: the file was changed after it was opened; open it again")
+
+    @contextmanager
+    def _lease(self, timeout: float | Deadline | None) -> Iterator[_Slot]:
+        """Lend a demuxer that nobody else uses, and the kept packets if nobody else uses them."""
+        deadline = self._deadline(timeout)
+        with self._lock:
+            self._check_open()
+            slot = self._idle.pop() if self._idle else _Slot(deadline)
+            slot.deadline.current, slot.thread = deadline, threading.get_ident()
+            # a decode writes into the packets
+            is_first = not any(other.index.packets is not None for other in self._in_use)
+            slot.index = self._index if is_first else replace(self._index, packets=None)
+            self._in_use.append(slot)
+        try:
+            self._check_unchanged()
+            if slot.demuxer is None:
+                slot.demuxer = Demuxer(self._source, slot.deadline, self._max_pixels)
+            yield slot
+        except BaseException:
+            slot.close()  # it may stand anywhere
+            raise
+        finally:
+            with self._lock:
+                self._in_use.remove(slot)
+                if slot.demuxer is not None and len(self._idle) < _MAX_IDLE_DEMUXERS:
+                    self._idle.append(slot)
+                else:
+                    slot.close()
+                if self._closed:
+                    self._close_if_unused()
+                self._lock.notify_all()
+
+    def _deadline(self, timeout: float | Deadline | None) -> Deadline:
+        return Deadline.of(self._timeout if timeout is None else timeout)
+
+    def _close_if_unused(self) -> None:
+        if not self._in_use:
+            while self._idle:
+                self._idle.pop().close()
+            self._source.close()
+
+
+class FrameChunks(Iterator[Frames]):
+    """Iterator over the chunks of a request; see :meth:`Video.iterate`. A context manager.
+
+    Not for several threads at the same time: a second one waits.
+    """
+
+    def __init__(self, video: Video, request: Request, chunk_frames: int, timeout: float | Deadline | None) -> None:
+        self._video, self._timeout = video, timeout
+        self._lock = threading.RLock()
+        self._slots: list[_Slot] = []
+        self._generator = _generate(video, request, chunk_frames, timeout, self._slots)
+        self._has_ended = False
+
+    def __next__(self) -> Frames:
+        video = self._video
+        with self._lock:
+            if not self._has_ended:
+                video._check_open()
+                video._check_unchanged()
+            for slot in self._slots:
+                slot.deadline.current, slot.thread = video._deadline(self._timeout), threading.get_ident()
+            try:
+                return next(self._generator)
+            except BaseException:
+                self._has_ended = True
+                raise
+
+    def close(self) -> None:
+        """End the iteration and free the decoder."""
+        with self._lock, suppress(ValueError):  # it is running, further up in this thread
+            self._generator.close()
+            self._has_ended |= not self._video.closed
+
+    def __enter__(self) -> FrameChunks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _generate(
+    video: Video, request: Request, chunk_frames: int, timeout: float | Deadline | None, slots: list[_Slot]
+) -> Iterator[Frames]:
+    with video._lease(timeout) as slot:
+        slots.append(slot)
+        decode = plan_request(
+            request, slot.demuxer, video._source, slot.index, video.info, slot.deadline, chunk_frames
+        )
+        with closing(run_chunks(request, decode, chunk_frames)) as chunks:
+            yield from chunks
+        slots.clear()
+
+
+class _Slot:
+    """A demuxer that one request uses at a time."""
+
+    demuxer: Demuxer
+    index: PacketIndex
+
+    def __init__(self, deadline: Deadline) -> None:
+        self.deadline = _SlotDeadline(deadline)
+        self.thread = 0
+
+    def close(self) -> None:
+        """Close the demuxer."""
+        if self.demuxer is not None:
+            self.demuxer.close()
+        self.demuxer = None
+
+
+class _SlotDeadline(Deadline):
+    """Deadline of the request that uses a demuxer now. A demuxer keeps the same one all its life."""
+
+    def __init__(self, current: Deadline) -> None:
+        super().__init__()
+        self.current = current
+        self.closed = False
+
+    def cancel(self) -> None:
+        self.current.cancel()
+
+    @property
+    def cancelled(self) -> bool:
+        return self.closed or self.current.cancelled
+
+    def remaining(self) -> float | None:
+        return self.current.remaining()
+
+    def check(self, doing: str, done: int = 0, total: int = 0) -> None:
+        if self.closed:
+            raise Cancelled(f"the video was closed while {doing}")
+        self.current.check(doing, done, total)
+
+
+def _path_of(source: Any) -> Any:
+    """Return what ``os.stat`` takes for a source that is mapped from a file; None for others."""
+    if isinstance(source, str):
+        return None if source[:5].lower() in ("http:", "https", "data:", "file:") else source
+    return source if isinstance(source, os.PathLike) else None
+
+
+def _file_state(path: Any) -> tuple[int, ...] | None:
+    """Return what changes when a file is written to, its identity first; None if there is no such file."""
+    if path is None:
+        return None
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
