@@ -5,7 +5,7 @@ a video is; :func:`backends` says what works on this machine. Importing this pac
 nor a decoder library, and starts no thread.
 """
 
-from telecine.api import load, probe
+from telecine.api import load, open, probe
 from telecine.backends.base import BackendStatus, backends
 from telecine.deadline import Deadline
 from telecine.errors import (
@@ -28,6 +28,7 @@ from telecine.pixels.geometry import Fit
 from telecine.pool import Pool, PoolFuture
 from telecine.sampling.select import Sampling
 from telecine.timeline import Timeline
+from telecine.video import FrameChunks, Video
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,7 @@ __all__ = [
     "DecodeError",
     "Fit",
     "Frame",
+    "FrameChunks",
     "Frames",
     "LimitError",
     "Limits",
@@ -54,8 +56,10 @@ __all__ = [
     "TelecineError",
     "Timeline",
     "UnsupportedVideoError",
+    "Video",
     "VideoInfo",
     "backends",
     "load",
+    "open",
     "probe",
 ]

@@ -9,10 +9,11 @@ from telecine.frames import Frames
 from telecine.index.video_info import VideoInfo, look
 from telecine.limits import Limits
 from telecine.pipeline import run_request
-from telecine.request import LoadOptions, Request, SourceLike, show_options
+from telecine.request import LoadOptions, OpenOptions, Request, SourceLike, show_options
 from telecine.source.source import open_source
+from telecine.video import Video
 
-__all__ = ["load", "probe"]
+__all__ = ["load", "open", "probe"]
 
 
 @show_options
@@ -82,3 +83,23 @@ def probe(
     limits, deadline = Limits.of(limits), Deadline.of(timeout)
     with open_source(source, limits, deadline) as opened:
         return look(opened, limits, deadline)
+
+
+def open(
+    source: SourceLike, *, timeout: SupportsFloat | Deadline | None = None, **options: Unpack[OpenOptions]
+) -> Video:
+    """Open a video and index its packets once, to answer many requests.
+
+    Use it as a context manager: ``with telecine.open(path) as video: ...``. docs/video.md shows what it can do.
+
+    Args:
+        source: as :func:`load` takes it.
+        timeout: seconds for opening, and for each request that has no timeout of its own; or a
+            :class:`telecine.Deadline` for all of them together.
+        **options: ``backend``, ``device``, ``errors``, ``limits``, ``size``, ``layout`` and options of the backend, as
+            :func:`load` takes them. They hold for each request that does not give them again.
+
+    Raises:
+        TelecineError: as :func:`load` says, but for errors of decoding.
+    """
+    return Video(source, timeout=timeout, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeAlias
 
@@ -150,7 +150,7 @@ def memory_errors(name: str) -> Iterator[None]:
         ) from error
 
 
-def run_chunks(request: Request, decode: DecodeRequest, chunk_frames: int) -> Iterator[Frames]:
+def run_chunks(request: Request, decode: DecodeRequest, chunk_frames: int) -> Generator[Frames]:
     """Decode the planned frames and yield them in chunks, with one report each.
 
     Args:

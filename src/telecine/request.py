@@ -41,7 +41,7 @@ from telecine.validation import shown
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["LoadOptions", "Request", "SamplingOptions", "SourceLike", "show_options"]
+__all__ = ["LoadOptions", "OpenOptions", "Request", "SamplingOptions", "SourceLike", "show_options"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -126,6 +126,10 @@ class BackendOptions(TypedDict, total=False):
     max_height: SupportsIndex | None
     pool_size: SupportsIndex | None
     timeout_sec: SupportsFloat | None
+
+
+class OpenOptions(OutputOptions, BackendOptions, total=False):
+    """The options of :func:`telecine.open` but ``timeout``."""
 
 
 class LoadOptions(SamplingOptions, OutputOptions, BackendOptions, total=False):

@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, overload
+from typing import Any, SupportsFloat, SupportsIndex, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from telecine.backends.base import get
+from telecine.backends.base import DecodeRequest, get
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.errors import Cancelled, OptionsError, SourceError
 from telecine.frames import Frame, Frames
 from telecine.index.packet_index import PacketIndex
+from telecine.index.video_info import VideoInfo
 from telecine.pipeline import (
     StageTimer,
     label_frames,
@@ -28,8 +29,8 @@ from telecine.pipeline import (
     read_index_and_info,
     run_chunks,
 )
-from telecine.request import LoadOptions, Request, SourceLike, show_options
-from telecine.source.source import open_source
+from telecine.request import LoadOptions, OpenOptions, Request, SourceLike, show_options
+from telecine.source.source import Source, open_source
 from telecine.timeline import Timeline
 from telecine.validation import shown, whole
 
@@ -59,9 +60,15 @@ class Video:
         TelecineError: as :func:`telecine.load` says.
     """
 
-    def __init__(self, source: Any, *, timeout: float | Deadline | None = None, **options: Any) -> None:
+    info: VideoInfo
+    """Facts about the video."""
+
+    def __init__(
+        self, source: SourceLike, *, timeout: SupportsFloat | Deadline | None = None, **options: Unpack[OpenOptions]
+    ) -> None:
         limits = Request.of(source, **options).limits
-        self._options, self._timeout, self._max_pixels = options, timeout, limits.max_pixels
+        self._options: OpenOptions = options
+        self._timeout, self._max_pixels = timeout, limits.max_pixels
         self._lock = threading.Condition()
         self._in_use: list[_Slot] = []
         self._idle: list[_Slot] = []
@@ -72,9 +79,9 @@ class Video:
         slot = _Slot(Deadline.of(timeout))
         self._source = open_source(source, limits, slot.deadline)
         try:
-            slot.demuxer = Demuxer(self._source, slot.deadline, self._max_pixels)
             self._idle.append(slot)
-            self._index, self.info = read_index_and_info(slot.demuxer, self._source, limits, slot.deadline)
+            demuxer = slot.open(self._source, self._max_pixels)
+            self._index, self.info = read_index_and_info(demuxer, self._source, limits, slot.deadline)
         except BaseException:
             self.close()
             raise
@@ -97,7 +104,8 @@ class Video:
         size = f"{info.num_frames} x {info.height}x{info.width}"
         return f"Video({self._source.name}, {size}, {info.codec}{', closed' if self._closed else ''})"
 
-    def load(self, *, timeout: float | Deadline | None = None, **options: Any) -> Frames:
+    @show_options
+    def load(self, *, timeout: SupportsFloat | Deadline | None = None, **options: Unpack[LoadOptions]) -> Frames:
         """Decode the frames asked for.
 
         Args:
@@ -113,12 +121,20 @@ class Video:
         request, timer = self._request(options), StageTimer()
         with self._lease(timeout) as slot:
             with timer.measure("plan"):
-                decode = plan_request(request, slot.demuxer, self._source, slot.index, self.info, slot.deadline)
+                decode = self._plan(request, slot)
             with timer.measure("decode"), memory_errors(self._source.name):
                 decoded = get(request.backend).decode(decode)
-        return label_frames(request, decode, decoded, timer.seconds)
+        frames = label_frames(request, decode, decoded, timer.seconds)
+        return frames.pad_to(request.output_count(len(frames)))
 
-    def iterate(self, *, chunk_frames: int = 64, timeout: float | Deadline | None = None, **options: Any) -> FrameChunks:
+    @show_options
+    def iterate(
+        self,
+        *,
+        chunk_frames: SupportsIndex = 64,
+        timeout: SupportsFloat | Deadline | None = None,
+        **options: Unpack[LoadOptions],
+    ) -> FrameChunks:
         """Return an iterator over the frames asked for, in chunks of bounded size.
 
         Memory does not grow with the length of the video. Each packet is decoded once, and the decoder stays open from
@@ -142,7 +158,10 @@ class Video:
         if count is None or count < 1:
             raise OptionsError(f"chunk_frames is {shown(chunk_frames)}; it must be a whole number of at least 1")
         self._check_open()
-        chunks = FrameChunks(self, self._request(options), count, timeout)
+        request = self._request(options)
+        if request.pad is not None:
+            raise OptionsError("pad does not go with iterate(), whose chunks may have fewer frames; leave it out")
+        chunks = FrameChunks(self, request, count, timeout)
         self._iterators.add(chunks)
         return chunks
 
@@ -158,13 +177,12 @@ class Video:
 
     def __getitem__(self, key: Any) -> Frame | Frames:
         if (number := whole(key)) is not None:
-            return next(iter(self.load(indices=[range(len(self))[number]])))
+            return self.load(indices=[range(len(self))[number]])[0]
         chosen = key if isinstance(key, slice) else np.asarray(key, None if len(key) else np.int64)
         indices = np.arange(len(self))[chosen]
         if len(indices):
             return self.load(indices=indices)
-        first = self.load(indices=[0])  # for the shape and the device of an empty result
-        return replace(first, data=first.data[:0], indices=first.indices[:0], timestamps=first.timestamps[:0])
+        return self.load(indices=[0])[:0]  # decoded for the shape and the device of an empty result
 
     def close(self) -> None:
         """Close the source and everything that reads it. A second call does nothing.
@@ -190,8 +208,13 @@ class Video:
     ) -> None:
         self.close()
 
-    def _request(self, options: dict[str, Any]) -> Request:
-        return Request.of(self._source, **(self._options | options))
+    def _request(self, options: LoadOptions) -> Request:
+        every: Any = {**self._options, **options}
+        return Request.of(self._path, **every)
+
+    def _plan(self, request: Request, slot: _Slot, max_chunk_frames: int | None = None) -> DecodeRequest:
+        demuxer = slot.open(self._source, self._max_pixels)
+        return plan_request(request, demuxer, self._source, slot.index, self.info, slot.deadline, max_chunk_frames)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -205,7 +228,7 @@ class Video:
                 raise SourceError(f"{self._source.name}: the file was changed after it was opened; open it again")
 
     @contextmanager
-    def _lease(self, timeout: float | Deadline | None) -> Iterator[_Slot]:
+    def _lease(self, timeout: SupportsFloat | Deadline | None) -> Iterator[_Slot]:
         """Lend a demuxer that nobody else uses, and the kept packets if nobody else uses them."""
         deadline = self._deadline(timeout)
         with self._lock:
@@ -218,8 +241,6 @@ class Video:
             self._in_use.append(slot)
         try:
             self._check_unchanged()
-            if slot.demuxer is None:
-                slot.demuxer = Demuxer(self._source, slot.deadline, self._max_pixels)
             yield slot
         except BaseException:
             slot.close()  # it may stand anywhere
@@ -227,7 +248,7 @@ class Video:
         finally:
             with self._lock:
                 self._in_use.remove(slot)
-                if slot.demuxer is not None and len(self._idle) < _MAX_IDLE_DEMUXERS:
+                if slot.is_open and len(self._idle) < _MAX_IDLE_DEMUXERS:
                     self._idle.append(slot)
                 else:
                     slot.close()
@@ -235,7 +256,7 @@ class Video:
                     self._close_if_unused()
                 self._lock.notify_all()
 
-    def _deadline(self, timeout: float | Deadline | None) -> Deadline:
+    def _deadline(self, timeout: SupportsFloat | Deadline | None) -> Deadline:
         return Deadline.of(self._timeout if timeout is None else timeout)
 
     def _close_if_unused(self) -> None:
@@ -251,7 +272,9 @@ class FrameChunks(Iterator[Frames]):
     Not for several threads at the same time: a second one waits.
     """
 
-    def __init__(self, video: Video, request: Request, chunk_frames: int, timeout: float | Deadline | None) -> None:
+    def __init__(
+        self, video: Video, request: Request, chunk_frames: int, timeout: SupportsFloat | Deadline | None
+    ) -> None:
         self._video, self._timeout = video, timeout
         self._lock = threading.RLock()
         self._slots: list[_Slot] = []
@@ -288,13 +311,11 @@ class FrameChunks(Iterator[Frames]):
 
 
 def _generate(
-    video: Video, request: Request, chunk_frames: int, timeout: float | Deadline | None, slots: list[_Slot]
-) -> Iterator[Frames]:
+    video: Video, request: Request, chunk_frames: int, timeout: SupportsFloat | Deadline | None, slots: list[_Slot]
+) -> Generator[Frames]:
     with video._lease(timeout) as slot:
         slots.append(slot)
-        decode = plan_request(
-            request, slot.demuxer, video._source, slot.index, video.info, slot.deadline, chunk_frames
-        )
+        decode = video._plan(request, slot, chunk_frames)
         with closing(run_chunks(request, decode, chunk_frames)) as chunks:
             yield from chunks
         slots.clear()
@@ -303,18 +324,29 @@ def _generate(
 class _Slot:
     """A demuxer that one request uses at a time."""
 
-    demuxer: Demuxer
     index: PacketIndex
 
     def __init__(self, deadline: Deadline) -> None:
         self.deadline = _SlotDeadline(deadline)
         self.thread = 0
+        self._demuxer: Demuxer | None = None
+
+    def open(self, source: Source, max_pixels: int) -> Demuxer:
+        """Return the demuxer, opened on first use."""
+        if self._demuxer is None:
+            self._demuxer = Demuxer(source, self.deadline, max_pixels)
+        return self._demuxer
+
+    @property
+    def is_open(self) -> bool:
+        """True if it has a demuxer."""
+        return self._demuxer is not None
 
     def close(self) -> None:
         """Close the demuxer."""
-        if self.demuxer is not None:
-            self.demuxer.close()
-        self.demuxer = None
+        if self._demuxer is not None:
+            self._demuxer.close()
+        self._demuxer = None
 
 
 class _SlotDeadline(Deadline):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
@@ -20,12 +20,12 @@ _MAX_GROUP_BYTES = 1 << 30
 class ChunkBackend(Protocol):
     """A backend that keeps one decoder open from chunk to chunk."""
 
-    def decode_chunks(self, request: DecodeRequest, chunk_frames: int) -> Iterator[Decoded]:
+    def decode_chunks(self, request: DecodeRequest, chunk_frames: int) -> Generator[Decoded]:
         """Yield the output rows of a request in chunks; see :func:`decode_chunks`."""
         ...
 
 
-def decode_chunks(backend: Backend, request: DecodeRequest, chunk_frames: int) -> Iterator[Decoded]:
+def decode_chunks(backend: Backend, request: DecodeRequest, chunk_frames: int) -> Generator[Decoded]:
     """Yield the output rows of a request, in order, in chunks of ``chunk_frames`` rows or fewer.
 
     A backend without a method of this name decodes group by group of frames, each from a random access point. The

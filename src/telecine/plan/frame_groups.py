@@ -12,9 +12,7 @@ from telecine.index.packet_index import PacketIndex
 __all__ = ["split_frames"]
 
 
-def split_frames(
-    index: PacketIndex, frames: npt.NDArray[np.int64], min_frames: int, max_frames: int
-) -> list[slice]:
+def split_frames(index: PacketIndex, frames: npt.NDArray[np.int64], min_frames: int, max_frames: int) -> list[slice]:
     """Split wanted frames at random access points into groups that can be decoded one after another.
 
     Each group but the first begins at a random access point in presentation order. Two neighbours then share no packet
