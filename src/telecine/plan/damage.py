@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Collection, Set
 
 import numpy as np
 import numpy.typing as npt
 
 from telecine.bitstream import RandomAccess
 from telecine.index.packet_index import PacketIndex
-from telecine.plan.ranges import DecodeRange
+from telecine.plan.ranges import DecodeRange, output_rows
 
-__all__ = ["leads_across_gap", "required_losses", "unreliable_targets"]
+__all__ = ["DamageTracker", "leads_across_gap", "required_losses", "unreliable_targets"]
 
 
-def required_losses(ranges: Iterable[DecodeRange], lost: Set[int]) -> set[int]:
+def required_losses(ranges: Collection[DecodeRange], lost: Set[int]) -> set[int]:
     """Return the packets in ``lost`` that had to decode without damage; see :attr:`DecodeRange.required`."""
     return {packet for range_ in ranges for packet in range_.packets[range_.required].tolist() if packet in lost}
 
 
 def unreliable_targets(
-    index: PacketIndex, ranges: Iterable[DecodeRange], lost: Set[int], gaps: Set[int] = frozenset()
+    index: PacketIndex, ranges: Collection[DecodeRange], lost: Set[int], gaps: Set[int] = frozenset()
 ) -> set[int]:
     """Return the targets that are lost, or that were decoded from something lost or missing.
 
@@ -36,22 +36,41 @@ def unreliable_targets(
     Returns:
         Packet ordinals of the unreliable targets.
     """
+    tracker = DamageTracker(index)
     unreliable: set[int] = set()
-    damaged = damaged_before_point = False
     for range_ in ranges:
         has_gap = index.has_gap_before(range_.packets).tolist()
         for packet, required, gap in zip(range_.packets.tolist(), range_.required.tolist(), has_gap, strict=True):
-            is_lost = required and packet in lost
-            if index.random_access[packet]:
-                is_open = index.random_access[packet] == RandomAccess.OPEN
-                damaged_before_point, damaged = (damaged or gap) and is_open, False
-            elif gap or packet in gaps:
-                damaged = index.exact_random_access
-            is_unreliable = is_lost or damaged or (damaged_before_point and index.leading[packet])
-            if is_unreliable and packet in range_.targets:
+            if tracker.is_unreliable(packet, required and packet in lost, gap, packet in gaps):
                 unreliable.add(packet)
-            damaged |= is_lost and not index.disposable[packet] and index.exact_random_access
-    return unreliable
+    return unreliable & output_rows(ranges).keys()
+
+
+class DamageTracker:
+    """Follows how damage spreads along the packets of one decode pass; see :func:`unreliable_targets`."""
+
+    def __init__(self, index: PacketIndex) -> None:
+        self._index = index
+        self._damaged = self._damaged_before_point = False
+
+    def is_unreliable(self, packet: int, is_lost: bool, has_gap: bool, has_bitstream_gap: bool) -> bool:
+        """Return True if the next packet, in decode order, is lost or was decoded from something lost or missing.
+
+        Args:
+            packet: its ordinal.
+            is_lost: True if it is required, and gave no frame or a damaged one.
+            has_gap: True if packets before it are missing, according to the index.
+            has_bitstream_gap: True if packets before it are missing, according to the bitstream.
+        """
+        index, access = self._index, self._index.random_access[packet]
+        if access:
+            self._damaged_before_point = (self._damaged or has_gap) and bool(access == RandomAccess.OPEN)
+            self._damaged = False
+        elif has_gap or has_bitstream_gap:
+            self._damaged = index.exact_random_access
+        is_unreliable = is_lost or self._damaged or (self._damaged_before_point and bool(index.leading[packet]))
+        self._damaged |= is_lost and not index.disposable[packet] and index.exact_random_access
+        return is_unreliable
 
 
 def leads_across_gap(

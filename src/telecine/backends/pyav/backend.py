@@ -6,36 +6,25 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
+from telecine.backends.pyav.decoder import DecodePass, Decoder
 from telecine.backends.pyav.parallel_ranges import Progress, shares, two_at_a_time
-from telecine.bitstream.h264 import FrameNumbers
-from telecine.container.demuxer import coded_max_pixels
 from telecine.pixels.filter_graph import Converter
 from telecine.plan.damage import required_losses, unreliable_targets
-from telecine.plan.ranges import DecodeRange, split_at_closed_points, split_at_resets
+from telecine.plan.ranges import DecodeRange, output_rows, split_at_closed_points, split_at_resets
 from telecine.system import usable_cores
 from telecine.validation import Option
 
 if TYPE_CHECKING:
-    from av.video.codeccontext import VideoCodecContext
+    from av.video.frame import VideoFrame
 
 __all__ = ["PyAVBackend"]
 
-_DECODER_OPTIONS = {
-    # damage inside an HEVC picture mostly decodes to something, and nothing tells; where the stream carries hashes of
-    # its pictures, compare them
-    "hevc": {"err_detect": "crccheck+explode"},
-    # otherwise what is missing of a damaged picture is shown as it was left by an earlier one
-    "mjpeg": {"err_detect": "explode"},
-    # where the header does not say how far pictures are reordered, FFmpeg guesses, and silently drops the first B
-    # pictures that prove it wrong; "strict" lets it wait for as many pictures as the level allows
-    "h264": {"strict": "strict"},
-}
 _SINGLE_THREADED = frozenset({"mpeg4"})
 """With several threads FFmpeg hands out a frame of these before it knows whether it was damaged."""
 _MAX_THREADS = 16
@@ -137,13 +126,13 @@ class _Feeder:
     ) -> None:
         self._request = request
         self._index = request.index
+        self._decoder = Decoder(request)
         self._convert = convert
         self._data = data
         self._kept = kept
-        self._context: VideoCodecContext | None = None
-        self._threads = 0
         self._progress = progress
         self.convert_seconds = 0.0
+        self.forget = self._decoder.discard
 
     @property
     def sizes(self) -> set[tuple[int, int]]:
@@ -151,87 +140,34 @@ class _Feeder:
         return self._convert.sizes
 
     def decode(self, segment: tuple[DecodeRange, ...], threads: int) -> bool:
-        """Decode the runs of a segment without restarting in between; say whether all of it was sound."""
-        import av
-
-        context = self._ready(threads)
-        targets = {packet: rows for run in segment for packet, rows in run.targets.items()}
+        """Decode the ranges of one decode pass. Returns True if nothing in it was damaged."""
+        decode_pass = DecodePass(self._request, self._decoder.restart(threads))
+        targets = output_rows(segment)
         self._kept[[row for rows in targets.values() for row in rows]] = False
-        seen: set[int] = set()
-        damaged: set[int] = set()
-        gaps: set[int] = set()
-        numbers = FrameNumbers(bytes(context.extradata or b"")) if self._index.codec == "h264" else None
         for run in segment:
             for ordinal, packet in self._request.reader.read(run.packets):
                 self._progress.step()
-                # the frame carries its packet's pts: with the ordinal in it, the container's times cannot mislead
-                packet.pts = ordinal
-                if numbers is not None and ordinal in self._index.new_extradata:
-                    numbers.update_extradata(bytes(self._index.new_extradata[ordinal]))
-                picture = ordinal - int(self._index.second_field[ordinal])
-                if self._index.corrupt[ordinal]:  # cut off, or a gap in a transport stream
-                    damaged.add(picture)
-                if numbers is not None and numbers.gap_before(memoryview(packet)):
-                    gaps.add(ordinal)
-                try:
-                    self._take(context.decode(packet), targets, seen, damaged)
-                except av.error.FFmpegError:
-                    damaged.add(picture)
-        try:
-            self._take(context.decode(None), targets, seen, damaged)
-        except av.error.FFmpegError:
-            pass  # whatever did not come out is missing from `seen`
-        return self._judge(segment, targets, seen, damaged, gaps)
+                self._write(decode_pass.feed(ordinal, packet), targets, decode_pass.damaged)
+        self._write(decode_pass.drain(), targets, decode_pass.damaged)
+        return self._judge(segment, targets, decode_pass.seen, decode_pass.damaged, decode_pass.gaps)
 
-    def forget(self) -> None:
-        """Have the next decode begin with a new decoder, which knows the parameter sets of the header only.
-
-        A decoder that is busy must not be dropped: PyAV waits for its threads then, and holds Python's lock, for which
-        one of them may wait that has something to log.
-        """
-        if self._context is not None:
-            self._context.flush_buffers()
-        self._context = None
-
-    def _ready(self, threads: int) -> VideoCodecContext:
-        """A decoder in its first state."""
-        if self._context is not None and self._threads == threads:
-            self._context.flush_buffers()
-            return self._context
-        self.forget()
+    def _write(self, pictures: list[VideoFrame], targets: dict[int, tuple[int, ...]], damaged: set[int]) -> None:
         import av
 
-        template: Any = self._request.demuxer.stream.codec_context
-        context: Any = av.CodecContext.create(template.codec, "r")
-        context.extradata = template.extradata
-        context.width, context.height = template.width, template.height
-        context.codec_tag = template.codec_tag
-        context.bits_per_coded_sample = template.bits_per_coded_sample
-        own = _DECODER_OPTIONS.get(self._index.codec, {})
-        context.options = own | {"max_pixels": coded_max_pixels(self._request.max_pixels)}
-        context.thread_type = "FRAME"
-        context.thread_count = threads
-        self._context, self._threads = context, threads
-        return self._context
-
-    def _take(
-        self, pictures: list[Any], targets: dict[int, tuple[int, ...]], seen: set[int], damaged: set[int]
-    ) -> None:
         for picture in pictures:
-            ordinal = picture.pts
-            if ordinal is None or ordinal in seen:
+            if picture.pts not in targets:
                 continue
-            seen.add(ordinal)
-            if picture.is_corrupt:
-                damaged.add(ordinal)
-            elif ordinal in targets:
-                started = time.perf_counter()
-                first, *others = targets[ordinal]
+            started = time.perf_counter()
+            first, *others = targets[picture.pts]
+            try:
                 self._convert(picture, self._data[first])
-                for row in others:
-                    self._data[row] = self._data[first]
-                self._kept[list(targets[ordinal])] = True
-                self.convert_seconds += time.perf_counter() - started
+            except av.error.FFmpegError:
+                damaged.add(picture.pts)
+                continue
+            for row in others:
+                self._data[row] = self._data[first]
+            self._kept[list(targets[picture.pts])] = True
+            self.convert_seconds += time.perf_counter() - started
 
     def _judge(
         self,
