@@ -289,6 +289,7 @@ class FrameChunks(Iterator[Frames]):
                 video._check_unchanged()
             for slot in self._slots:
                 slot.deadline.current, slot.thread = video._deadline(self._timeout), threading.get_ident()
+                slot.deadline.check("decoding")
             try:
                 return next(self._generator)
             except BaseException:
