@@ -19,8 +19,8 @@ from support.painting import paint
 from telecine.backends.base import get
 from telecine.backends.nvdec.batches import read_batches
 from telecine.bitstream import RandomAccess, scanner_for
-from telecine.bitstream.extradata import in_band
-from telecine.bitstream.nal import NalUnits
+from telecine.bitstream.extradata import prepend_parameter_sets
+from telecine.bitstream.nal import NalSplitter
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.index.packet_index import PacketIndex, read_index
@@ -183,20 +183,20 @@ def test_the_engine_for_gpus_gets_them_in_the_packets(wanted: int, kinds: set[in
             index=index, reader=PacketReader(demuxer, index), plan=make_plan(index, np.array([wanted]))
         )
         (batch,) = read_batches(request)
-        units = NalUnits(bytes(demuxer.stream.codec_context.extradata or b""), "h264")
-        assert {unit[0] & 31 for packet in batch.packets for unit in units(bytes(packet))} <= kinds
-        assert ({7, 8} <= {unit[0] & 31 for unit in units(bytes(batch.packets[0]))}) == ({7, 8} <= kinds)
+        units = NalSplitter("h264", bytes(demuxer.stream.codec_context.extradata or b""))
+        assert {unit[0] & 31 for packet in batch.packets for unit in units.split(bytes(packet))} <= kinds
+        assert ({7, 8} <= {unit[0] & 31 for unit in units.split(bytes(batch.packets[0]))}) == ({7, 8} <= kinds)
 
 
 def test_headers_that_do_not_fit_the_packets_are_refused() -> None:
     """Lengths of another size, or of a codec without a way to write them into packets."""
     with av.open(io.BytesIO(h264("flv")[0])) as file:
         record = bytes(file.streams.video[0].codec_context.extradata or b"")
-    assert in_band("h264", record, record, b"packet") is not None
-    assert in_band("h264", record, record[:4] + bytes([record[4] - 2]) + record[5:], b"packet") is None
-    assert in_band("h264", b"\0\0\1\x67", record, b"packet") is None
-    assert in_band("h264", record, record[:5], b"packet") is None
-    assert in_band("mpeg4", record, record, b"packet") is None
+    assert prepend_parameter_sets("h264", record, record, b"packet") is not None
+    assert prepend_parameter_sets("h264", record, record[:4] + bytes([record[4] - 2]) + record[5:], b"packet") is None
+    assert prepend_parameter_sets("h264", b"\0\0\1\x67", record, b"packet") is None
+    assert prepend_parameter_sets("h264", record, record[:5], b"packet") is None
+    assert prepend_parameter_sets("mpeg4", record, record, b"packet") is None
 
 
 def test_a_file_that_is_read_again_brings_its_headers_again(

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from support.clips import CLIPS, Clip
 from support.handmade import Bits, H264Stream, divx_packed, nal_unit
-from telecine.bitstream import Leading, PacketInfo, RandomAccess, allows_fields, scanner_for
-from telecine.bitstream.extradata import read_record
-from telecine.bitstream.nal import NalUnits, unescape
+from telecine.bitstream import Leading, PacketInfo, RandomAccess, can_contain_fields, scanner_for
+from telecine.bitstream.extradata import extradata_units
+from telecine.bitstream.nal import NalSplitter, unescape
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.index.packet_index import PacketIndex, read_index
@@ -49,11 +49,11 @@ def packets_of(clip: Clip) -> tuple[bytes, list[Any]]:
         return bytes(stream.codec_context.extradata or b""), [p for p in container.demux(stream) if p.size]
 
 
-def facts_of(clip: Clip, want_order: bool = False) -> list[PacketInfo]:
+def facts_of(clip: Clip, with_order: bool = False) -> list[PacketInfo]:
     extradata, packets = packets_of(clip)
     scanner = scanner_for(str(clip.codec), extradata)
     assert scanner is not None
-    return [scanner.scan(memoryview(packet), packet.is_keyframe, want_order) for packet in packets]
+    return [scanner.scan(memoryview(packet), packet.is_keyframe, with_order) for packet in packets]
 
 
 @lru_cache(maxsize=4)
@@ -132,7 +132,7 @@ WITH_ORDER = [
 @pytest.mark.parametrize("clip", WITH_ORDER, ids=str)
 def test_output_order_is_the_order_of_presentation_times(clip: Clip) -> None:
     """Of clips whose container has a time for every picture."""
-    facts, index = facts_of(clip, want_order=True), index_of(clip)
+    facts, index = facts_of(clip, with_order=True), index_of(clip)
     assert not index.synthetic_times
     wanted = [int(i) for i in index.display_order]
     assert sorted(wanted, key=lambda i: (facts[i].display_order, i)) == wanted
@@ -185,7 +185,7 @@ _SEI_RECOVERY = "recovery_frame_cnt"
 def test_h264_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
     """References, random access, kind of picture and picture order count of every packet."""
     clip = CLIPS[f"h264_{name}.mp4"]
-    facts, traced = facts_of(clip, want_order=True), trace(clip)
+    facts, traced = facts_of(clip, with_order=True), trace(clip)
     assert len(facts) == len(traced)
     unreferenced_b = 0
     for fact, packet in zip(facts, traced, strict=True):
@@ -193,7 +193,7 @@ def test_h264_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
         sets = [unit for unit in packet.units("forbidden_zero_bit") if unit["nal_unit_type"] in (7, 8)]
         idle = all(unit["nal_ref_idc"] == 0 for unit in slices)
         assert fact.shown
-        assert (fact.unreferenced == 0) == (idle and not sets)
+        assert fact.disposable == (idle and not sets)
         unreferenced_b += idle and all(unit["slice_type"] % 5 == 1 for unit in slices)
         assert (fact.random_access == RandomAccess.CLOSED) == (slices[0]["nal_unit_type"] == 5)
         recovers = packet.all(_SEI_RECOVERY) == [0] and slices[0]["nal_unit_type"] != 5
@@ -202,7 +202,7 @@ def test_h264_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
         if "pic_order_cnt_lsb" in slices[0]:
             # the count ends in these bits, of which there are at least four
             assert fact.display_order[1] % 16 == slices[0]["pic_order_cnt_lsb"] % 16
-    assert sum(fact.unreferenced == 0 for fact in facts) == unreferenced_b
+    assert sum(fact.disposable for fact in facts) == unreferenced_b
     if "bframes" in clip.tags:
         assert unreferenced_b > 10
 
@@ -214,7 +214,7 @@ HEVC_TRACED = "hevc hevc_open_gop hevc_no_pyramid hevc_no_b hevc_temporal_layers
 def test_hevc_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
     """Sub-layer references, temporal layers, random access, leading pictures and picture order count."""
     clip = CLIPS[f"{name}.mp4"]
-    facts, traced = facts_of(clip, want_order=True), trace(clip)
+    facts, traced = facts_of(clip, with_order=True), trace(clip)
     assert len(facts) == len(traced)
     for fact, packet in zip(facts, traced, strict=True):
         units = packet.units("forbidden_zero_bit")
@@ -222,7 +222,7 @@ def test_hevc_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
         kind, temporal_id = head["nal_unit_type"], head["nuh_temporal_id_plus1"] - 1
         idle = kind in (0, 2, 4, 6, 8, 10, 12, 14) and not any(u["nal_unit_type"] in (32, 33, 34) for u in units)
         assert fact.temporal_id == temporal_id
-        assert fact.unreferenced == (temporal_id if idle else -1)
+        assert fact.disposable == idle
         assert fact.random_access == (
             RandomAccess.CLOSED if kind in (19, 20) else RandomAccess.OPEN if 16 <= kind <= 21 else RandomAccess.NONE
         )
@@ -231,7 +231,7 @@ def test_hevc_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
         assert fact.display_order[1] % 16 == head.get("slice_pic_order_cnt_lsb", 0) % 16
     # kvazaar declares every picture a reference
     if "bframes" in clip.tags and name != "hevc_kvazaar":
-        assert sum(fact.unreferenced >= 0 for fact in facts) > 10
+        assert sum(fact.disposable for fact in facts) > 10
 
 
 @pytest.mark.parametrize("name", ["av1_svt.mp4", "av1_svt_10bit.mp4", "av1_aom.mp4"])
@@ -246,11 +246,11 @@ def test_av1_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
         # a shown key frame refreshes every slot, and the field is not coded
         idle = [f.get("refresh_frame_flags", 255) == 0 and f.get("show_frame") == 1 for f in frames]
         sets = "seq_profile" in dict(packet.elements)
-        assert (fact.unreferenced == 0) == (all(idle) and not sets)
+        assert fact.disposable == (all(idle) and not sets)
         key = len(frames) == 1 and frames[0].get("frame_type") == 0 and frames[0].get("show_frame") == 1
         assert (fact.random_access == RandomAccess.CLOSED) == key
         single = len(frames) == 1 and not frames[0]["show_existing_frame"]
-        assert fact.plain == (single and frames[0].get("show_frame", 1) == 1)
+        assert fact.has_single_shown_frame == (single and frames[0].get("show_frame", 1) == 1)
 
 
 @pytest.mark.parametrize("name", "altref realtime resilient layers 10bit".split())
@@ -263,15 +263,15 @@ def test_vp9_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
         frames = packet.units("frame_marker")
         shown = [frame["show_existing_frame"] or frame["show_frame"] for frame in frames]
         assert fact.shown == any(shown)
-        assert fact.plain == (shown == [1] and not frames[0]["show_existing_frame"])
+        assert fact.has_single_shown_frame == (shown == [1] and not frames[0]["show_existing_frame"])
         key = [frame.get("frame_type") == 0 for frame in frames]
         refreshes = [
             not frame["show_existing_frame"] and (first or frame.get("refresh_frame_flags", 255) != 0)
             for frame, first in zip(frames, key, strict=True)
         ]
-        assert (fact.unreferenced == 0) == (len(frames) == 1 and bool(shown[0]) and not refreshes[0])
+        assert fact.disposable == (len(frames) == 1 and bool(shown[0]) and not refreshes[0])
         assert (fact.random_access == RandomAccess.CLOSED) == (len(frames) == 1 and bool(shown[0]) and key[0])
-        assert fact.independent == (key[0] or frames[0].get("error_resilient_mode", 0) == 1)
+        assert fact.resets_decoder_state == (key[0] or frames[0].get("error_resilient_mode", 0) == 1)
 
 
 @pytest.mark.parametrize("name", "plain altref layers".split())
@@ -283,7 +283,7 @@ def test_vp8_headers_are_read_as_ffmpeg_decodes_them(name: str) -> None:
         stream.codec_context.thread_count = 1
         shown = [len(packet.decode()) == 1 for packet in file.demux(stream) if packet.size]
     facts = facts_of(clip)
-    assert [fact.shown for fact in facts] == shown == [fact.plain for fact in facts]
+    assert [fact.shown for fact in facts] == shown == [fact.has_single_shown_frame for fact in facts]
     assert all(shown) == (name != "altref")
 
 
@@ -296,11 +296,11 @@ def test_mpeg2_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
     closed = 0
     for fact, packet in zip(facts, traced, strict=True):
         (kind,) = packet.all("picture_coding_type")
-        assert (fact.unreferenced == 0) == (kind == 3)
+        assert fact.disposable == (kind == 3)
         assert (fact.random_access == RandomAccess.OPEN) == (kind == 1)
         if kind != 3:
             closed = (packet.all("closed_gop") or [0])[0]
-        assert (fact.leading == Leading.NO) == bool(closed)
+        assert (fact.leading == Leading.DECODABLE) == bool(closed)
 
 
 # H.264 written by hand: fields, and what x264 never writes
@@ -337,7 +337,7 @@ def test_h264_fields_in_packets_of_their_own_are_one_picture(first: str) -> None
     facts = scan_all("h264", field_pairs(H264Stream(), [True, True, False, True, False], first))
     assert [fact.shown for fact in facts] == [True, False] * 5
     assert [fact.second_field for fact in facts] == [False, True] * 5
-    assert all(fact.unreferenced == -1 for fact in facts)
+    assert all(not fact.disposable for fact in facts)
     assert [fact.random_access for fact in facts] == [RandomAccess.CLOSED] + [RandomAccess.NONE] * 9
 
 
@@ -346,7 +346,7 @@ def test_h264_fields_in_one_packet_are_one_picture() -> None:
     pairs = field_pairs(H264Stream(), [True, True, False, True, False])
     facts = scan_all("h264", [a + b for a, b in zip(pairs[::2], pairs[1::2], strict=True)])
     assert all(fact.shown and not fact.second_field for fact in facts)
-    assert [fact.unreferenced for fact in facts] == [-1, -1, 0, -1, 0]
+    assert [fact.disposable for fact in facts] == [False, False, True, False, True]
     assert [fact.display_order for fact in facts] == [(0, 4 * at) for at in range(5)]
 
 
@@ -435,7 +435,7 @@ def test_h264_parameter_sets_of_an_avcc_record_are_read() -> None:
     framed = [len(data[4:]).to_bytes(2, "big") + data[4:] for data in pictures]
     facts = scan_all("h264", framed, record)
     assert [fact.display_order for fact in facts] == [(0, 0), (0, 6)]
-    assert [fact.unreferenced for fact in facts] == [-1, 0]
+    assert [fact.disposable for fact in facts] == [False, True]
 
 
 def recovery_point(frame_count: int, exact: bool, before: bytes = b"") -> bytes:
@@ -477,10 +477,10 @@ def test_h264_is_never_skipped_before_its_parameter_sets_are_known() -> None:
     """A field cannot be told from a frame without them."""
     stream = H264Stream()
     picture = stream.picture(0, frame_num=1, poc=2, reference=False)
-    assert scan_all("h264", [picture])[0].unreferenced == -1
+    assert scan_all("h264", [picture])[0].disposable is False
     assert scan_all("h264", [stream.parameter_sets() + stream.picture(0, frame_num=0, idr=True), picture])[
         1
-    ] == PacketInfo(unreferenced=0, display_order=(0, 2))
+    ] == PacketInfo(disposable=True, display_order=(0, 2))
 
 
 # HEVC
@@ -503,22 +503,22 @@ def test_hevc_leading_pictures_after_an_end_of_sequence_are_never_decodable(end:
     packets[4 if behind else 5] = packets[4] + mark if behind else mark + packets[5]
     facts = scan_all("hevc", packets, keys=(0, 2, 5, 8))
     leading = [facts[at].leading for at in (3, 6, 9)]
-    assert leading == [Leading.SKIPPED, Leading.NEVER, Leading.SKIPPED]
+    assert leading == [Leading.SKIPPED, Leading.UNDECODABLE, Leading.SKIPPED]
 
 
 def test_hevc_leading_pictures_of_a_broken_link_are_never_decodable() -> None:
     """Nor those of a CRA picture that comes first."""
     for first in (BLA, 17, CRA):
         facts = scan_all("hevc", [hevc_nal(first), hevc_nal(RASL), hevc_nal(8)])
-        assert [fact.leading for fact in facts] == [Leading.NO, Leading.NEVER, Leading.NEVER]
+        assert [fact.leading for fact in facts] == [Leading.DECODABLE, Leading.UNDECODABLE, Leading.UNDECODABLE]
 
 
 def test_hevc_pictures_of_higher_layers_are_passed_over() -> None:
     """A plain decoder shows the base layer only."""
     facts = scan_all("hevc", [hevc_nal(IDR) + hevc_nal(TRAIL, layer=1), hevc_nal(0, layer=0) + hevc_nal(1, layer=33)])
-    assert [(fact.shown, fact.random_access, fact.unreferenced) for fact in facts] == [
-        (True, RandomAccess.CLOSED, -1),
-        (True, RandomAccess.NONE, 0),
+    assert [(fact.shown, fact.random_access, fact.disposable) for fact in facts] == [
+        (True, RandomAccess.CLOSED, False),
+        (True, RandomAccess.NONE, True),
     ]
     assert not scan_all("hevc", [hevc_nal(TRAIL, layer=1)])[0].shown
 
@@ -540,9 +540,9 @@ def test_mpeg4_packed_b_pictures_are_shown_ahead_of_the_picture_they_are_packed_
     """DivX puts two pictures into one packet and an empty one after it, in whose place the B picture comes out."""
     plain, packed = scan_all("mpeg4", mpeg4_packets()), scan_all("mpeg4", divx_packed(mpeg4_packets()))
     assert [fact.display_order for fact in packed] == [fact.display_order for fact in plain]
-    assert [fact.unreferenced for fact in plain] == [-1, *([-1, 0] * 4)]
-    assert all(fact.unreferenced == -1 and fact.shown for fact in packed)
-    assert [fact.packed for fact in packed] == [False, *([True, False] * 4)]
+    assert [fact.disposable for fact in plain] == [False, *([False, True] * 4)]
+    assert all(not fact.disposable and fact.shown for fact in packed)
+    assert [fact.has_packed_b_frame for fact in packed] == [False, *([True, False] * 4)]
 
 
 def test_mpeg4_picture_that_is_not_coded_brings_none() -> None:
@@ -565,7 +565,7 @@ def parameter_sets(clip: Clip) -> list[bytes]:
     """The NAL units of an MP4's private data."""
     with av.open(str(clip.path())) as container:
         extradata = bytes(container.streams.video[0].codec_context.extradata or b"")
-    return read_record(clip.codec, extradata)
+    return extradata_units(clip.codec, extradata)
 
 
 VC1_PROGRESSIVE = {"P": "0", "B": "10", "I": "110", "BI": "1110", "skipped": "1111"}
@@ -583,7 +583,7 @@ def test_vc1_advanced_profile_picture_types(prefix: str, start_code: bool) -> No
     """FCM (table 33) comes first where the stream may be interlaced; B and BI pictures are never referred to."""
     packets = [vc1_frame(prefix + VC1_PROGRESSIVE[kind], start_code) for kind in ("I", "P", "B", "BI", "skipped")]
     facts = scan_all("vc1", packets, vc1_sequence(bool(prefix)))
-    assert [fact.unreferenced for fact in facts] == [-1, -1, 0, 0, -1]
+    assert [fact.disposable for fact in facts] == [False, False, True, True, False]
     assert [fact.random_access for fact in facts] == [RandomAccess.OPEN] + [RandomAccess.NONE] * 4
 
 
@@ -591,13 +591,13 @@ def test_vc1_advanced_profile_field_pairs() -> None:
     """FPTYPE, table 105: I/I I/P P/I P/P B/B B/BI BI/B BI/BI behind the FCM code 11."""
     packets = [vc1_frame(f"11{kind:03b}", True) for kind in range(8)]
     facts = scan_all("vc1", packets, vc1_sequence(True), keys=(0,))
-    assert [fact.unreferenced for fact in facts] == [-1] * 4 + [0] * 4
+    assert [fact.disposable for fact in facts] == [False] * 4 + [True] * 4
     assert facts[0].random_access == RandomAccess.OPEN
 
 
 def test_vc1_fields_are_possible_where_the_sequence_header_says_so() -> None:
-    assert [allows_fields("vc1", vc1_sequence(interlaced)) for interlaced in (True, False)] == [True, False]
-    assert not allows_fields("vc1", b"")
+    assert [can_contain_fields("vc1", vc1_sequence(interlaced)) for interlaced in (True, False)] == [True, False]
+    assert not can_contain_fields("vc1", b"")
 
 
 @pytest.mark.parametrize(
@@ -606,20 +606,20 @@ def test_vc1_fields_are_possible_where_the_sequence_header_says_so() -> None:
 )
 def test_h264_fields_are_possible_where_a_parameter_set_says_so(name: str, fields: bool) -> None:
     (sps,) = [unit for unit in parameter_sets(CLIPS[name]) if unit[0] & 31 == 7]
-    assert allows_fields("h264", sps) == fields
-    assert not allows_fields("h264", sps[:4])
+    assert can_contain_fields("h264", sps) == fields
+    assert not can_contain_fields("h264", sps[:4])
 
 
 def test_hevc_fields_are_possible_where_the_source_is_interlaced() -> None:
     """general_progressive_source_flag and general_interlaced_source_flag, the first bits behind the compatibilities."""
     (sps,) = [unit for unit in parameter_sets(CLIPS["hevc.mp4"]) if unit[0] >> 1 & 63 == 33]
     plain = bytearray(unescape(sps))
-    assert not allows_fields("hevc", bytes(plain))
+    assert not can_contain_fields("hevc", bytes(plain))
     for flags, fields in ((0b00, False), (0b01, True), (0b10, False), (0b11, False)):
         plain[8] = plain[8] & 0x3F | flags << 6
-        assert allows_fields("hevc", bytes(plain)) == fields
-    assert not allows_fields("hevc", sps[:6])
-    assert not allows_fields("vp9", sps)
+        assert can_contain_fields("hevc", bytes(plain)) == fields
+    assert not can_contain_fields("hevc", sps[:6])
+    assert not can_contain_fields("vp9", sps)
 
 
 @pytest.mark.parametrize("rangered", [False, True])
@@ -633,7 +633,7 @@ def test_vc1_main_profile_picture_types(finterp: bool, rangered: bool, b_picture
     kinds = ["01", "1", "00"] if b_pictures else ["0", "1", "1"]
     packets = [vc1_frame(head + kind, False) for kind in kinds]
     facts = scan_all("wmv3", packets, struct_c.bytes())
-    assert [fact.unreferenced for fact in facts] == [-1, -1, 0 if b_pictures else -1]
+    assert [fact.disposable for fact in facts] == [False, False, b_pictures]
     assert [fact.random_access for fact in facts] == [RandomAccess.OPEN, RandomAccess.NONE, RandomAccess.NONE]
 
 
@@ -704,10 +704,10 @@ def test_a_large_packet_of_a_repeated_pattern_takes_no_time(codec: str, pattern:
 
 def test_nal_units_end_where_a_length_goes_beyond_the_packet() -> None:
     """And a record shorter than the field that states the prefix's size means start codes."""
-    units = NalUnits(b"\x01\x00\x00\x00\xff\xe0", "h264")
-    assert list(units(b"\0\0\0\3abc\0\0\0\x09de")) == [b"abc", b"de"]
-    assert list(units(b"\0\0\0\3abc\0\0")) == [b"abc"]
-    assert list(NalUnits(b"\x01\x00", "h264")(b"\0\0\1ab\0\0\1c")) == [b"ab", b"c"]
+    units = NalSplitter("h264", b"\x01\x00\x00\x00\xff\xe0")
+    assert list(units.split(b"\0\0\0\3abc\0\0\0\x09de")) == [b"abc", b"de"]
+    assert list(units.split(b"\0\0\0\3abc\0\0")) == [b"abc"]
+    assert list(NalSplitter("h264", b"\x01\x00").split(b"\0\0\1ab\0\0\1c")) == [b"ab", b"c"]
 
 
 def test_emulation_prevention_is_removed() -> None:

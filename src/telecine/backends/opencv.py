@@ -12,8 +12,8 @@ import numpy.typing as npt
 from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
 from telecine.backends.remux.output_buffers import HostRows
 from telecine.backends.remux.remux import Reel, make_reel
-from telecine.bitstream import allows_fields
-from telecine.bitstream.annexb import ByteStream
+from telecine.bitstream import can_contain_fields
+from telecine.bitstream.annexb import AnnexBConverter
 from telecine.bitstream.hevc import is_progressive
 from telecine.errors import OptionsError, UnsupportedVideoError
 from telecine.plan.damage import unreliable_targets
@@ -134,12 +134,12 @@ def _may_hold_fields(request: DecodeRequest, run: DecodeRange) -> bool:
     codec = request.index.codec
     if codec not in ("h264", "hevc"):
         return codec in _TOLD or codec == "mpeg4"
-    stream = ByteStream(codec, request.demuxer.extradata)
+    stream = AnnexBConverter(codec, request.demuxer.extradata)
     for _, packet in request.reader.read(run.packets[:1]):
-        stream(memoryview(packet), True, True)
+        stream.convert(memoryview(packet), True, True)
     if codec == "hevc":
-        return not all(is_progressive(header) for header in stream.sequence)
-    return any(allows_fields(codec, header) for header in stream.sequence)
+        return not all(is_progressive(header) for header in stream.sequence_headers)
+    return any(can_contain_fields(codec, header) for header in stream.sequence_headers)
 
 
 def _begins_interlaced(request: DecodeRequest, run: DecodeRange) -> bool:

@@ -1,23 +1,24 @@
-"""AV1 (AV1 Bitstream & Decoding Process Specification): temporal units whose frames refresh nothing.
+"""AV1 (AV1 Bitstream & Decoding Process Specification): shown, key and disposable frames of temporal units.
 
-Everything a later frame can build on - pictures, probabilities, segmentation, motion vectors - is kept in the eight
-reference slots, so a frame whose refresh_frame_flags are 0 leaves no trace once it has been shown.
+Everything that a later frame can refer to (pictures, probabilities, segmentation, motion vectors) is in the eight
+reference slots. So a frame with refresh_frame_flags of 0 is disposable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from telecine.bitstream import Leading, PacketInfo, RandomAccess
-from telecine.bitstream.bit_reader import BitReader, Truncated
-from telecine.bitstream.nal import MOST_UNITS
+from telecine.bitstream.bit_reader import BitReader, InvalidHeader
+from telecine.bitstream.obu import SEQUENCE_HEADER, config_obus, split_obus
+from telecine.bitstream.scanner import Leading, PacketInfo, RandomAccess
 
 __all__ = ["Av1Scanner"]
 
-_SEQUENCE_HEADER, _FRAME_HEADER, _FRAME = 1, 3, 6
+_FRAME_HEADER, _FRAME = 3, 6
 _KEY_FRAME, _INTRA_ONLY, _SWITCH_FRAME = 0, 2, 3
 _SELECT = 2
+"""SELECT_SCREEN_CONTENT_TOOLS and SELECT_INTEGER_MV: each frame header has the flag."""
+_MAX_HEADER_BYTES = 256
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,10 @@ class _Sequence:
 
 @dataclass(frozen=True)
 class _Frame:
-    shown: bool
-    key: bool
-    refreshes: bool
-    repeats: bool = False
-    """Whether it only shows a frame that was decoded before."""
+    is_shown: bool
+    is_key: bool
+    refreshes_references: bool
+    shows_existing_frame: bool = False
 
 
 class Av1Scanner:
@@ -52,68 +52,45 @@ class Av1Scanner:
 
     def __init__(self, extradata: bytes) -> None:
         self._sequence: _Sequence | None = None
-        # av1C (AV1 Codec ISO Media File Format Binding, 2.3) has four bytes ahead of its OBUs
-        for kind, _, payload in _units(extradata[4:] if extradata[:1] == b"\x81" else extradata):
-            if kind == _SEQUENCE_HEADER:
-                self._remember(payload)
+        data = config_obus(extradata)
+        for obu in split_obus(data):
+            if obu.type == SEQUENCE_HEADER:
+                self._read_sequence_header(data[obu.payload : obu.end])
 
-    def _remember(self, payload: bytes) -> None:
+    def _read_sequence_header(self, payload: bytes) -> None:
         try:
             self._sequence = _parse_sequence(BitReader(payload))
-        except Truncated:
+        except InvalidHeader:
             self._sequence = None
 
-    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> PacketInfo:
+    def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
         frames: list[_Frame] = []
         updates = False
-        for kind, extension, payload in _units(packet):
-            if kind == _SEQUENCE_HEADER:
+        for obu in split_obus(packet):
+            payload = bytes(packet[obu.payload : min(obu.end, obu.payload + _MAX_HEADER_BYTES)])
+            if obu.type == SEQUENCE_HEADER:
                 updates = True
-                self._remember(payload)
-            elif kind in (_FRAME_HEADER, _FRAME):
+                self._read_sequence_header(payload)
+            elif obu.type in (_FRAME_HEADER, _FRAME):
                 try:
-                    frames.append(_parse_frame(BitReader(payload), self._sequence, extension))
-                except Truncated:
-                    return PacketInfo(leading=Leading.NO)
+                    frames.append(_parse_frame(BitReader(payload), self._sequence, obu.extension))
+                except InvalidHeader:
+                    return PacketInfo(leading=Leading.DECODABLE)
         if not frames:
-            return PacketInfo(shown=False, leading=Leading.NO)
+            return PacketInfo(shown=False, leading=Leading.DECODABLE)
+        is_single = len(frames) == 1 and frames[0].is_shown
         return PacketInfo(
-            shown=any(frame.shown for frame in frames),
-            unreferenced=-1 if updates or any(frame.refreshes or not frame.shown for frame in frames) else 0,
-            random_access=RandomAccess.CLOSED
-            if len(frames) == 1 and frames[0].key and frames[0].shown
-            else RandomAccess.NONE,
-            leading=Leading.NO,
-            plain=len(frames) == 1 and frames[0].shown and not frames[0].repeats,
+            shown=any(frame.is_shown for frame in frames),
+            disposable=not updates and all(frame.is_shown and not frame.refreshes_references for frame in frames),
+            random_access=RandomAccess.CLOSED if is_single and frames[0].is_key else RandomAccess.NONE,
+            leading=Leading.DECODABLE,
+            has_single_shown_frame=is_single and not frames[0].shows_existing_frame,
         )
 
 
-def _units(data: bytes | memoryview) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (obu_type, extension byte or 0, beginning of the payload) of each OBU, 5.3."""
-    at, end = 0, len(data)
-    for _ in range(MOST_UNITS):
-        if at >= end:
-            return
-        header = data[at]
-        at += 1
-        extension = 0
-        if header & 4 and at < end:
-            extension, at = data[at], at + 1
-        size = end - at
-        if header & 2:
-            size = shift = 0
-            while at < end and shift < 56:
-                byte, at = data[at], at + 1
-                size |= (byte & 0x7F) << shift
-                shift += 7
-                if not byte & 0x80:
-                    break
-        yield (header >> 3) & 15, extension, bytes(data[at : at + min(size, 256)])
-        at += size
-
-
 def _parse_sequence(bits: BitReader) -> _Sequence:
+    """Read sequence_header_obu(), 5.5."""
     bits.skip(3 + 1)  # seq_profile, still_picture
     reduced = bits.flag()
     model = equal_interval = False
@@ -170,21 +147,21 @@ def _parse_sequence(bits: BitReader) -> _Sequence:
 
 
 def _parse_frame(bits: BitReader, sequence: _Sequence | None, extension: int) -> _Frame:
-    """uncompressed_header(), 5.9.2, as far as refresh_frame_flags."""
+    """Read uncompressed_header(), 5.9.2, up to refresh_frame_flags."""
     if sequence is None:
-        raise Truncated("a frame without a sequence header")
+        raise InvalidHeader("a frame without a sequence header")
     if sequence.reduced_still_picture:
-        return _Frame(shown=True, key=True, refreshes=True)
-    if bits.flag():  # show_existing_frame: a key frame shown again refreshes every slot, which this field does not tell
-        return _Frame(shown=True, key=False, refreshes=True, repeats=True)
+        return _Frame(is_shown=True, is_key=True, refreshes_references=True)
+    if bits.flag():  # show_existing_frame: refreshes every slot if it is a key frame, which the header does not say
+        return _Frame(is_shown=True, is_key=False, refreshes_references=True, shows_existing_frame=True)
     kind, shown = bits.u(2), bits.flag()
     if shown and sequence.decoder_model_info and not sequence.equal_picture_interval:
         bits.skip(sequence.presentation_time_bits)
     if not shown:
         bits.skip(1)  # showable_frame
     if kind == _KEY_FRAME and shown:
-        return _Frame(shown=True, key=True, refreshes=True)
-    resilient = kind == _SWITCH_FRAME or bits.flag()
+        return _Frame(is_shown=True, is_key=True, refreshes_references=True)
+    error_resilient = kind == _SWITCH_FRAME or bits.flag()
     bits.skip(1)  # disable_cdf_update
     screen = bits.u(1) if sequence.force_screen_content_tools == _SELECT else sequence.force_screen_content_tools
     if screen and sequence.force_integer_mv == _SELECT:
@@ -193,15 +170,15 @@ def _parse_frame(bits: BitReader, sequence: _Sequence | None, extension: int) ->
     if kind != _SWITCH_FRAME:
         bits.skip(1)  # frame_size_override_flag
     bits.skip(sequence.order_hint_bits)
-    if not (kind in (_KEY_FRAME, _INTRA_ONLY) or resilient):
+    if not (kind in (_KEY_FRAME, _INTRA_ONLY) or error_resilient):
         bits.skip(3)  # primary_ref_frame
     if sequence.decoder_model_info and bits.flag():
         _skip_removal_times(bits, sequence, extension)
-    refreshes = kind == _SWITCH_FRAME or bits.u(8) != 0
-    return _Frame(shown=shown, key=False, refreshes=refreshes)
+    return _Frame(shown, is_key=False, refreshes_references=kind == _SWITCH_FRAME or bits.u(8) != 0)
 
 
 def _skip_removal_times(bits: BitReader, sequence: _Sequence, extension: int) -> None:
+    """Skip buffer_removal_time of the operating points that the frame belongs to (5.9.2)."""
     temporal, spatial = extension >> 5, (extension >> 3) & 3
     for idc, has_model in sequence.operating_points:
         applies = idc == 0 or ((idc >> temporal) & 1 and (idc >> (spatial + 8)) & 1)

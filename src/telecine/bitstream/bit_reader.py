@@ -1,20 +1,20 @@
-"""Reading numbers out of a bit string, most significant bit first."""
+"""Reading numbers from a bit string, most significant bit first."""
 
 from __future__ import annotations
 
-__all__ = ["BitReader", "Truncated"]
+__all__ = ["BitReader", "InvalidHeader"]
 
 
-class Truncated(ValueError):
-    """The header ends before the field that was asked for."""
+class InvalidHeader(ValueError):
+    """The header ends before the field that was requested, or the field has an invalid value."""
 
 
 class BitReader:
     """Reads fields of a header. Not thread-safe: one per header.
 
     Args:
-        data: the header's bytes; only what the fields need is looked at.
-        start: the bit to begin at.
+        data: the header's bytes.
+        start: the bit to start at.
     """
 
     __slots__ = ("_bits", "_size", "position")
@@ -25,31 +25,31 @@ class BitReader:
         self.position = start
 
     def u(self, count: int) -> int:
-        """An unsigned number of ``count`` bits: u(n), f(n) of the specifications."""
+        """Read an unsigned number of ``count`` bits: u(n) and f(n) in the specifications."""
         self.position += count
         shift = self._size - self.position
         if shift < 0:
-            raise Truncated(f"{-shift} bits missing")
+            raise InvalidHeader(f"{-shift} bits missing")
         return (self._bits >> shift) & ((1 << count) - 1)
 
     def flag(self) -> bool:
-        """One bit."""
+        """Read one bit."""
         return self.u(1) == 1
 
     def skip(self, count: int) -> None:
-        """Pass over ``count`` bits."""
+        """Skip ``count`` bits."""
         self.u(count)
 
     def ue(self) -> int:
-        """An Exp-Golomb number: ue(v) of H.264 and HEVC."""
+        """Read an Exp-Golomb number: ue(v) of H.264 and HEVC, uvlc() of AV1."""
         zeros = 0
         while not self.u(1):
             zeros += 1
             if zeros > 32:
-                raise Truncated("an Exp-Golomb number of more than 32 bits")
+                raise InvalidHeader("an Exp-Golomb number of more than 32 bits")
         return (1 << zeros) - 1 + self.u(zeros)
 
     def se(self) -> int:
-        """A signed Exp-Golomb number: se(v) of H.264 and HEVC."""
+        """Read a signed Exp-Golomb number: se(v) of H.264 and HEVC."""
         code = self.ue()
         return (code + 1) // 2 if code & 1 else -(code // 2)

@@ -1,40 +1,42 @@
-"""The records in which containers keep parameter sets beside the packets: ``avcC`` and ``hvcC`` (ISO/IEC 14496-15)."""
+"""Parameter sets outside of the packets: ``avcC`` and ``hvcC`` (ISO/IEC 14496-15), and Annex B extradata."""
 
 from __future__ import annotations
 
-from telecine.bitstream.nal import PARAMETER_SETS, NalUnits, annex_b
+from telecine.bitstream.nal import (
+    PARAMETER_SET_TYPES,
+    join_length_prefixed,
+    nal_length_size,
+    split_annex_b,
+)
 
-__all__ = ["header_units", "in_band", "read_record"]
+__all__ = ["extradata_units", "prepend_parameter_sets"]
 
 
-def header_units(codec: str, extradata: bytes) -> list[bytes]:
-    """The units of codec private data, which is a record or Annex B."""
-    return read_record(codec, extradata) if NalUnits(extradata, codec).length_size else list(annex_b(extradata))
-
-
-def read_record(codec: str, record: bytes) -> list[bytes]:
-    """The units of an ``avcC`` (5.3.3.1) or ``hvcC`` (8.3.3.1) record, as far as it is whole.
+def extradata_units(codec: str, extradata: bytes) -> list[bytes]:
+    """Return the NAL units of extradata, as far as they are whole.
 
     Args:
         codec: "h264" or "hevc".
-        record: begins with its version, 1.
+        extradata: ``avcC`` (5.3.3.1), ``hvcC`` (8.3.3.1) or Annex B.
     """
+    if not nal_length_size(codec, extradata):
+        return list(split_annex_b(extradata))
     units: list[bytes] = []
     if codec == "h264":
         at = 5
         for mask in (31, 255):
-            count = record[at] & mask if at < len(record) else 0
-            at = _take(record, at + 1, count, units)
+            count = extradata[at] & mask if at < len(extradata) else 0
+            at = _read_units(extradata, at + 1, count, units)
         return units
     at = 23
-    for _ in range(record[22] if len(record) > 22 else 0):
-        count = int.from_bytes(record[at + 1 : at + 3], "big")
-        at = _take(record, at + 3, count, units)
+    for _ in range(extradata[22] if len(extradata) > 22 else 0):
+        count = int.from_bytes(extradata[at + 1 : at + 3], "big")
+        at = _read_units(extradata, at + 3, count, units)
     return units
 
 
-def _take(record: bytes, at: int, count: int, units: list[bytes]) -> int:
-    """Take ``count`` units with lengths of two bytes; say where they end."""
+def _read_units(record: bytes, at: int, count: int, units: list[bytes]) -> int:
+    """Append ``count`` units with lengths of two bytes to ``units``, and return where they end."""
     for _ in range(count):
         length = int.from_bytes(record[at : at + 2], "big")
         if at + 2 + length > len(record):
@@ -45,24 +47,24 @@ def _take(record: bytes, at: int, count: int, units: list[bytes]) -> int:
     return at
 
 
-def in_band(codec: str, header: bytes, record: bytes, packet: bytes) -> bytes | None:
-    """A packet with the parameter sets in front of it that the container has brought beside it.
+def prepend_parameter_sets(codec: str, extradata: bytes, new_extradata: bytes, packet: bytes) -> bytes | None:
+    """Return a packet with the parameter sets of new extradata prepended, for decoders that accept extradata only once.
 
     Args:
         codec: FFmpeg's name of it.
-        header: the codec private data of the file, by which its packets are framed.
-        record: that which came with the packet.
+        extradata: that of the file, which says how its packets are framed.
+        new_extradata: that which the container attached to this packet.
         packet: its bytes.
 
     Returns:
-        None where they do not go together: another codec, or lengths of another size.
+        None if they do not fit together: another codec, Annex B, or lengths of another size.
     """
-    if codec not in PARAMETER_SETS:
+    if codec not in PARAMETER_SET_TYPES:
         return None
-    size = NalUnits(header, codec).length_size
-    if not size or NalUnits(record, codec).length_size != size:
+    size = nal_length_size(codec, extradata)
+    if not size or nal_length_size(codec, new_extradata) != size:
         return None
-    units = read_record(codec, record)
+    units = extradata_units(codec, new_extradata)
     if not units or max(map(len, units)) >= 1 << 8 * size:
         return None
-    return b"".join(len(unit).to_bytes(size, "big") + unit for unit in units) + packet
+    return join_length_prefixed(units, size) + packet

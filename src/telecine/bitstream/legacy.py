@@ -1,51 +1,51 @@
-"""Older codecs, in which a picture builds on the one before: which pictures are intra pictures, from their first bits.
+"""Legacy codecs in which each picture refers to the one before: intra pictures, from the first bits of a packet.
 
-The flags of containers are not enough. FFmpeg's parser of H.263 calls every packet a key frame, and so does its demuxer
-of AVI where that has no index.
+The key frame flags of containers are not enough. FFmpeg's H.263 parser flags every packet as a key frame, and so does
+its AVI demuxer if the file has no index.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from telecine.bitstream import Leading, PacketInfo, RandomAccess
-from telecine.bitstream.bit_reader import BitReader, Truncated
+from telecine.bitstream.bit_reader import BitReader, InvalidHeader
+from telecine.bitstream.scanner import Leading, PacketInfo, RandomAccess
 
-__all__ = ["OlderScanner"]
+__all__ = ["LegacyScanner"]
 
 _HEADER_BYTES = 16
-_STARTS = PacketInfo(random_access=RandomAccess.CLOSED, leading=Leading.NO)
-_FOLLOWS = PacketInfo(leading=Leading.NO)
+_INTRA = PacketInfo(random_access=RandomAccess.CLOSED, leading=Leading.DECODABLE)
+_PREDICTED = PacketInfo(leading=Leading.DECODABLE)
 
 
-class OlderScanner:
-    """Scans codecs that the container says enough of but for where decoding can start.
+class LegacyScanner:
+    """Scans legacy codecs for random access points only; the container has the other facts.
 
     Args:
         codec: FFmpeg's name of it.
-        extradata: is not looked at.
+        extradata: not used.
     """
 
     picture = None
 
     def __init__(self, codec: str, extradata: bytes) -> None:
-        self._is_intra = _TESTS[codec]
-        self._begun = False
+        self._is_intra = _INTRA_TESTS[codec]
+        self._has_started = False
 
-    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> PacketInfo:
+    def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
-        starts = not self._begun  # there is nothing to go back to
-        self._begun = True
-        if is_key and not starts:
+        is_intra = not self._has_started  # decoding can start nowhere before the first packet
+        self._has_started = True
+        if is_key and not is_intra:
             try:
-                starts = self._is_intra(BitReader(bytes(packet[:_HEADER_BYTES])))
-            except Truncated:
+                is_intra = self._is_intra(BitReader(bytes(packet[:_HEADER_BYTES])))
+            except InvalidHeader:
                 pass
-        return _STARTS if starts else _FOLLOWS
+        return _INTRA if is_intra else _PREDICTED
 
 
-def _h263(bits: BitReader) -> bool:
-    """ITU-T H.263, 5.1."""
+def _is_h263_intra(bits: BitReader) -> bool:
+    """Read the picture header of ITU-T H.263, 5.1."""
     bits.skip(22 + 8)  # picture start code, temporal reference
     if bits.u(2) != 2:
         return False
@@ -57,15 +57,15 @@ def _h263(bits: BitReader) -> bool:
     return bits.u(3) == 0
 
 
-def _flv1(bits: BitReader) -> bool:
-    """Sorenson's H.263, as in the FLV specification, annex E.4.3.2: start code, version, temporal reference, size."""
-    bits.skip(17 + 5 + 8)
+def _is_flv1_intra(bits: BitReader) -> bool:
+    """Read the picture header of Sorenson H.263 (FLV specification, annex E.4.3.2)."""
+    bits.skip(17 + 5 + 8)  # start code, version, temporal reference
     bits.skip({0: 16, 1: 32}.get(bits.u(3), 0))
     return bits.u(2) == 0
 
 
-def _behind(skipped: int, width: int) -> Callable[[BitReader], bool]:
-    """The type of the picture stands behind so many bits, and 0 means intra."""
+def _type_after(skipped: int, width: int) -> Callable[[BitReader], bool]:
+    """Return a test for a picture type of ``width`` bits after ``skipped`` bits, in which 0 means intra."""
 
     def is_intra(bits: BitReader) -> bool:
         bits.skip(skipped)
@@ -74,19 +74,19 @@ def _behind(skipped: int, width: int) -> Callable[[BitReader], bool]:
     return is_intra
 
 
-_TESTS: dict[str, Callable[[BitReader], bool]] = {
-    "h263": _h263,
-    "flv1": _flv1,
-    "msmpeg4v1": _behind(32 + 5, 2),
-    "msmpeg4v2": _behind(0, 2),
-    "msmpeg4v3": _behind(0, 2),
-    "wmv1": _behind(0, 2),
-    "wmv2": _behind(0, 1),
-    "svq1": _behind(22 + 8, 2),
+_INTRA_TESTS: dict[str, Callable[[BitReader], bool]] = {
+    "h263": _is_h263_intra,
+    "flv1": _is_flv1_intra,
+    "msmpeg4v1": _type_after(32 + 5, 2),
+    "msmpeg4v2": _type_after(0, 2),
+    "msmpeg4v3": _type_after(0, 2),
+    "wmv1": _type_after(0, 2),
+    "wmv2": _type_after(0, 1),
+    "svq1": _type_after(22 + 8, 2),
     # a header packet begins with 1 (Theora specification, 6.1 and 7.1)
-    "theora": _behind(0, 2),
-    "vp6": _behind(0, 1),
-    "vp6f": _behind(0, 1),
-    "vp7": _behind(7, 1),  # the lowest bit of the first byte
+    "theora": _type_after(0, 2),
+    "vp6": _type_after(0, 1),
+    "vp6f": _type_after(0, 1),
+    "vp7": _type_after(7, 1),  # the lowest bit of the first byte
 }
-"""By FFmpeg's name of the codec. What has no public specification is as in FFmpeg's decoder of that name."""
+"""Tests by FFmpeg's name of the codec. Codecs without a public specification follow FFmpeg's decoder."""

@@ -1,125 +1,121 @@
-"""VP8 (RFC 6386) and VP9 (its bitstream specification, version 0.7): shown, key and unreferenced frames."""
+"""VP8 (RFC 6386) and VP9 (bitstream specification, version 0.7): shown, key and disposable frames."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from telecine.bitstream import Leading, PacketInfo, PictureFormat, RandomAccess
-from telecine.bitstream.bit_reader import BitReader, Truncated
+from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.h273 import FULL_RANGE, LIMITED_RANGE, RGB_MATRIX, UNSPECIFIED, matrix_code
+from telecine.bitstream.scanner import Leading, PacketInfo, PictureFormat, RandomAccess
 
 __all__ = ["Vp8Scanner", "Vp9Scanner"]
 
 
 class Vp8Scanner:
-    """Scans VP8. References are inside the arithmetic coded part, so no frame is called unreferenced."""
+    """Scans VP8. Reference flags are arithmetic coded, so no frame is reported as disposable."""
 
     picture = None
 
     def __init__(self, extradata: bytes) -> None:
         pass
 
-    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> PacketInfo:
+    def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
         if len(packet) < 3:
-            return PacketInfo(shown=False, plain=False)
+            return PacketInfo(shown=False, has_single_shown_frame=False)
         # frame tag, RFC 6386, 9.1: bit 0 is the inverse key frame flag, bit 4 show_frame
         key, shown = not packet[0] & 1, bool(packet[0] & 0x10)
         access = RandomAccess.CLOSED if key and shown else RandomAccess.NONE
-        return PacketInfo(shown=shown, random_access=access, leading=Leading.NO, plain=shown)
+        return PacketInfo(shown, random_access=access, leading=Leading.DECODABLE, has_single_shown_frame=shown)
 
 
 class _Vp9Frame(NamedTuple):
-    shown: bool
-    key: bool
-    refreshes: bool
-    independent: bool
+    is_shown: bool
+    is_key: bool
+    refreshes_references: bool
+    resets_decoder_state: bool
     picture: PictureFormat | None = None
-    repeats: bool = False
-    """Whether it only shows a frame that was decoded before."""
+    shows_existing_frame: bool = False
 
 
 class Vp9Scanner:
     """Scans VP9, superframes included.
 
-    A VP9 frame that refreshes no reference still leaves traces in the decoder: probabilities, segmentation, loop filter
+    A VP9 frame that refreshes no reference still changes decoder state: probabilities, segmentation, loop filter
     deltas, and the motion vectors that the next frame may predict from. It can be skipped only if the next frame resets
-    all that, which error_resilient_mode does (7.2, setup_past_independence).
+    that state, which error_resilient_mode does (7.2, setup_past_independence).
     """
 
     def __init__(self, extradata: bytes) -> None:
         self.picture: PictureFormat | None = None
 
-    def scan(self, packet: bytes | memoryview, is_key: bool, want_order: bool) -> PacketInfo:
+    def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
         """See :meth:`telecine.bitstream.Scanner.scan`."""
         try:
-            frames = [_vp9_frame(bytes(part[:16])) for part in _superframe(packet)]
-        except Truncated:
-            return PacketInfo(leading=Leading.NO, independent=False)
+            frames = [_vp9_frame(bytes(data[:16])) for data in _split_superframe(packet)]
+        except InvalidHeader:
+            return PacketInfo(leading=Leading.DECODABLE, resets_decoder_state=False)
         first = frames[0]
         self.picture = first.picture or self.picture
-        single = len(frames) == 1
+        is_single = len(frames) == 1 and first.is_shown
         return PacketInfo(
-            shown=any(frame.shown for frame in frames),
-            unreferenced=0 if single and first.shown and not first.refreshes else -1,
-            random_access=RandomAccess.CLOSED if single and first.key and first.shown else RandomAccess.NONE,
-            leading=Leading.NO,
-            fragile=True,
-            independent=first.independent,
-            plain=single and first.shown and not first.repeats,
+            shown=any(frame.is_shown for frame in frames),
+            disposable=is_single and not first.refreshes_references,
+            random_access=RandomAccess.CLOSED if is_single and first.is_key else RandomAccess.NONE,
+            leading=Leading.DECODABLE,
+            resets_decoder_state=first.resets_decoder_state,
+            has_single_shown_frame=is_single and not first.shows_existing_frame,
         )
 
 
-def _superframe(packet: bytes | memoryview) -> list[bytes | memoryview]:
-    """The frames of a packet (Annex B): the index stands at its end, with the same marker on both sides."""
+def _split_superframe(packet: bytes | memoryview) -> list[bytes | memoryview]:
+    """Return the frames of a packet (Annex B); the index is at its end, between two equal marker bytes."""
     marker = packet[-1] if len(packet) else 0
     if marker & 0xE0 == 0xC0:
         count, width = (marker & 7) + 1, ((marker >> 3) & 3) + 1
         size = 2 + count * width
         if len(packet) >= size and packet[len(packet) - size] == marker:
-            table = bytes(packet[len(packet) - size + 1 : len(packet) - 1])
-            parts, at = [], 0
+            sizes = bytes(packet[len(packet) - size + 1 : len(packet) - 1])
+            frames, at = [], 0
             for i in range(count):
-                length = int.from_bytes(table[i * width : (i + 1) * width], "little")
+                length = int.from_bytes(sizes[i * width : (i + 1) * width], "little")
                 if length:
-                    parts.append(packet[at : at + length])
+                    frames.append(packet[at : at + length])
                 at += length
-            if parts:
-                return parts
+            if frames:
+                return frames
     return [packet]
 
 
 def _vp9_frame(header: bytes) -> _Vp9Frame:
-    """The beginning of uncompressed_header(), 6.2."""
+    """Read the beginning of uncompressed_header(), 6.2."""
     bits = BitReader(header)
     if bits.u(2) != 2:
-        raise Truncated("not a VP9 frame")
+        raise InvalidHeader("not a VP9 frame")
     low, high = bits.u(1), bits.u(1)
     profile = 2 * high + low
     if profile == 3:
         bits.skip(1)
-    if bits.flag():  # show_existing_frame: nothing is decoded, nothing changes
-        return _Vp9Frame(shown=True, key=False, refreshes=False, independent=False, repeats=True)
-    key = not bits.flag()
-    shown, resilient = bits.flag(), bits.flag()
-    if key:
-        return _Vp9Frame(shown, key=True, refreshes=True, independent=True, picture=_vp9_picture(bits, profile))
-    intra_only = not shown and bits.flag()
-    if not resilient:
+    if bits.flag():  # show_existing_frame: nothing is decoded, no state changes
+        return _Vp9Frame(True, False, refreshes_references=False, resets_decoder_state=False, shows_existing_frame=True)
+    is_key = not bits.flag()
+    is_shown, error_resilient = bits.flag(), bits.flag()
+    if is_key:
+        return _Vp9Frame(is_shown, True, True, resets_decoder_state=True, picture=_vp9_picture(bits, profile))
+    intra_only = not is_shown and bits.flag()
+    if not error_resilient:
         bits.skip(2)  # reset_frame_context
-    if intra_only:
-        return _Vp9Frame(shown, key=False, refreshes=True, independent=resilient)
-    return _Vp9Frame(shown, key=False, refreshes=bits.u(8) != 0, independent=resilient)
+    return _Vp9Frame(is_shown, False, intra_only or bits.u(8) != 0, resets_decoder_state=error_resilient)
 
 
-# color_space of color_config(), 6.2.2, as matrix coefficients of H.273
 _MATRICES = tuple(
     map(matrix_code, ("unknown", "bt470bg", "bt709", "smpte170m", "smpte240m", "bt2020nc", "unknown", "gbr"))
 )
+"""Matrix coefficients of ITU-T H.273 by color_space of color_config(), 6.2.2."""
 
 
 def _vp9_picture(bits: BitReader, profile: int) -> PictureFormat | None:
-    """frame_sync_code and color_config(), 6.2.1 and 6.2.2."""
+    """Read frame_sync_code and color_config(), 6.2.1 and 6.2.2."""
     try:
         bits.skip(24)
         depth = 8 if profile < 2 else 12 if bits.flag() else 10
@@ -132,7 +128,7 @@ def _vp9_picture(bits: BitReader, profile: int) -> PictureFormat | None:
             layout = {(True, True): "yuv420p", (True, False): "yuv422p", (False, True): "yuv440p"}.get(
                 (wide, tall), "yuv444p"
             )
-    except Truncated:
+    except InvalidHeader:
         return None
     pixel_format = layout + (f"{depth}le" if depth > 8 else "")
     color_range = FULL_RANGE if full else LIMITED_RANGE

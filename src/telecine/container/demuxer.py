@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from telecine.bitstream import DESCRIBED
+from telecine.bitstream import PICTURE_FORMAT_CODECS
 from telecine.container.avio import Reader
 from telecine.container.display_matrix import has_movie
 from telecine.deadline import Deadline
@@ -155,7 +155,7 @@ class Demuxer:
             # would become 3 GB before a packet is seen. All containers of AV1 keep its temporal units whole, so none
             # needs it.
             options |= _NO_PARSERS
-        elif codecs and codecs <= DESCRIBED:
+        elif codecs and codecs <= PICTURE_FORMAT_CODECS:
             # it would decode a picture, on one thread, to learn what the packets' headers say
             options |= _NO_DECODERS
         return self._attempt(options)

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.bitstream import (
-    REORDERED,
-    UNTOLD,
+    CONTAINER_DISPOSABLE_CODECS,
+    REORDERING_CODECS,
     Leading,
     PacketInfo,
     PictureFormat,
     RandomAccess,
-    Renewable,
+    UpdatableScanner,
     scanner_for,
 )
 from telecine.container.demuxer import Demuxer
@@ -164,8 +164,8 @@ class PacketIndex:
 
 # What can be said of a packet that no scanner looks into; the same objects for all, for there may be a great many.
 # Where pictures build on others, the container's flag of a key frame proves nothing: only the first one starts afresh.
-_STARTS = PacketInfo(random_access=RandomAccess.CLOSED, leading=Leading.NO)
-_FOLLOWS = PacketInfo(random_access=RandomAccess.NONE, leading=Leading.NO)
+_STARTS = PacketInfo(random_access=RandomAccess.CLOSED, leading=Leading.DECODABLE)
+_FOLLOWS = PacketInfo(random_access=RandomAccess.NONE, leading=Leading.DECODABLE)
 
 
 class _Rows:
@@ -236,7 +236,7 @@ class _Rows:
             pts, dts = unwrapped(pts, dts)
         shown = self.flags("shown") & ~np.frombuffer(bytes(self.discard), np.bool_)
         positions: npt.NDArray[np.int64] | None = None
-        if self.codec not in REORDERED:
+        if self.codec not in REORDERING_CODECS:
             positions = np.arange(np.count_nonzero(shown))
         elif ordered:
             positions = output_positions([self.facts[packet].display_order for packet in np.flatnonzero(shown)])
@@ -246,8 +246,8 @@ class _Rows:
             shown=shown,
             random_access=self.numbers("random_access").astype(np.uint8),
             leading=self.numbers("leading"),
-            unreferenced=self.numbers("unreferenced") >= 0,
-            pts_belong_to_others=any(facts.packed for facts in self.facts),
+            unreferenced=self.flags("disposable"),
+            pts_belong_to_others=any(facts.has_packed_b_frame for facts in self.facts),
             output_positions=positions,
         )
 
@@ -267,7 +267,7 @@ def read_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIn
         NoVideoError: the stream has no packets or no presentable frame.
         LimitError: the video has more packets or lasts longer than allowed.
     """
-    rows = _scan(demuxer, demuxer.packets(), limits, deadline, want_order=False)
+    rows = _scan(demuxer, demuxer.packets(), limits, deadline, with_order=False)
     if not rows.facts:
         raise NoVideoError(f"{demuxer.name}: the video stream has no packets{_because(rows)}")
     told = rows.times(demuxer.format, ordered=False)
@@ -275,12 +275,12 @@ def read_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIn
         packets = rows.packets
         if packets is None:
             demuxer.rewind()
-        rows = _scan(demuxer, demuxer.packets() if packets is None else packets, limits, deadline, want_order=True)
+        rows = _scan(demuxer, demuxer.packets() if packets is None else packets, limits, deadline, with_order=True)
         told = rows.times(demuxer.format, ordered=True)
     return _assemble(demuxer, rows, told, limits)
 
 
-def _scan(demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: Deadline, want_order: bool) -> _Rows:
+def _scan(demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: Deadline, with_order: bool) -> _Rows:
     import av
 
     context = demuxer.stream.codec_context
@@ -289,7 +289,7 @@ def _scan(demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: De
     intra_only = scanner is None and bool(context.codec.intra_only)
     # a source that is larger has more than fits, but for its sound: memory that is filled for nothing costs time
     rows = _Rows(codec, bytes(context.extradata or b""), keep=demuxer.size <= _KEEP_BYTES)
-    rows.scanned = scanner is not None and codec not in UNTOLD
+    rows.scanned = scanner is not None and codec not in CONTAINER_DISPOSABLE_CODECS
     paletted = context.pix_fmt == "pal8"
     try:
         with _baton.held(deadline, "waiting to read the packets") as hold:
@@ -300,13 +300,13 @@ def _scan(demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: De
                     hold.step()
                     deadline.check("reading the packets")
                 renewed = packet.has_sidedata("new_extradata") and rows.renew(packet)
-                if renewed and isinstance(scanner, Renewable):
+                if renewed and isinstance(scanner, UpdatableScanner):
                     scanner.update_extradata(rows.headers)
                 if scanner is not None:
-                    facts = scanner.scan(memoryview(packet), packet.is_keyframe, want_order)
+                    facts = scanner.scan(memoryview(packet), packet.is_keyframe, with_order)
                 else:
                     facts = _STARTS if intra_only or not rows.pts else _FOLLOWS
-                if rows.new_extradata and not renewed and not isinstance(scanner, Renewable):
+                if rows.new_extradata and not renewed and not isinstance(scanner, UpdatableScanner):
                     # its headers came with a packet before, and are not those that a decoder knows which begins here
                     facts = facts._replace(random_access=RandomAccess.NONE)
                 if paletted and packet.has_sidedata("palette"):
@@ -334,7 +334,7 @@ def _assemble(demuxer: Demuxer, rows: _Rows, told: PacketTimes, limits: Limits) 
     display = display_times(told, step)
     times, leading = display.ticks, display.leading
     first = int(np.argmax(access > 0))
-    presentable = told.shown & (told.leading != Leading.NEVER)
+    presentable = told.shown & (told.leading != Leading.UNDECODABLE)
     presentable[:first] = False
     # what the first point of access would need from before it is not in the file
     presentable &= ~(leading & (np.maximum.accumulate(np.where(access > 0, np.arange(len(access)), 0)) == first))
@@ -390,11 +390,10 @@ def _corrupt(demuxer: Demuxer, rows: _Rows) -> npt.NDArray[np.bool_]:
 def _disposable(rows: _Rows) -> npt.NDArray[np.bool_]:
     if not rows.scanned:
         return np.frombuffer(bytes(rows.disposable), np.bool_)
-    unreferenced, highest = rows.numbers("unreferenced"), rows.numbers("temporal_id").max()
-    # a sub-layer non-reference picture may still be referred to from a higher temporal layer
-    disposable: npt.NDArray[np.bool_] = (unreferenced >= 0) & (unreferenced == highest)
-    if rows.facts[0].fragile:
-        disposable &= np.append(rows.flags("independent")[1:], True)
+    temporal_id = rows.numbers("temporal_id")
+    # a sub-layer non-reference picture may still be referred to from a higher temporal sub-layer
+    disposable: npt.NDArray[np.bool_] = rows.flags("disposable") & (temporal_id == temporal_id.max())
+    disposable &= np.append(rows.flags("resets_decoder_state")[1:], True)
     return disposable
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from telecine.bitstream.extradata import in_band
+from telecine.bitstream.extradata import prepend_parameter_sets
 from telecine.container.demuxer import Demuxer
 from telecine.container.timestamps import NO_TIME, OVERFLOW
 from telecine.errors import SourceError, UnsupportedVideoError
@@ -66,7 +66,7 @@ class PacketReader:
         for ordinal, packet in self.read(ordinals):
             if ordinal in self.index.new_extradata:
                 extradata = bytes(self.index.new_extradata[ordinal])
-                data = in_band(self.index.codec, self.demuxer.extradata, extradata, bytes(packet))
+                data = prepend_parameter_sets(self.index.codec, self.demuxer.extradata, extradata, bytes(packet))
                 if data is None:
                     raise UnsupportedVideoError(
                         f"{self.demuxer.name}: its container changes the parameter sets in mid-stream, in a way that "

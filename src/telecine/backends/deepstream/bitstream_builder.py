@@ -17,8 +17,8 @@ import numpy as np
 from telecine.backends.base import DecodeRequest
 from telecine.backends.deepstream.mkv_writer import Block, write_mkv
 from telecine.bitstream import Leading, RandomAccess, Scanner, scanner_for
-from telecine.bitstream.annexb import ByteStream
-from telecine.bitstream.h264 import FrameNumbers, H264Scanner
+from telecine.bitstream.annexb import AnnexBConverter
+from telecine.bitstream.h264 import FrameNumGapDetector, H264Scanner
 from telecine.bitstream.nal import nal_type
 from telecine.errors import UnsupportedVideoError
 from telecine.index.display_order import order_conflicts
@@ -169,8 +169,8 @@ class _RangeScanner:
         self._request = request
         self._index = request.index
         self._header = self._extradata = request.demuxer.extradata
-        self._stream = ByteStream(self._index.codec, self._extradata)
-        self._stream(b"", True, False)  # its parameter sets, which would otherwise be prepended to the first packet
+        self._stream = AnnexBConverter(self._index.codec, self._extradata)
+        self._stream.convert(b"", True, False)  # else it prepends its parameter sets to the first packet
         self._colors = _ColorWriter(request, color_options)
 
     def scan(self, range_: DecodeRange) -> _ScannedRange:
@@ -187,22 +187,22 @@ class _RangeScanner:
             if (ordinal in index.new_extradata or is_first) and self._update_extradata(ordinal):
                 order, frame_numbers = self._make_scanners()
             raw = memoryview(packet)
-            data = None if index.corrupt[ordinal] else self._stream(raw, False, is_random_access)
+            data = None if index.corrupt[ordinal] else self._stream.convert(raw, False, is_random_access)
             if data is not None and is_first and not self._colors.units(data):
-                data = self._stream(raw, True, is_random_access)
+                data = self._stream.convert(raw, True, is_random_access)
             if data is None and index.disposable[ordinal] and not is_first:
                 continue
             if (
                 data is None
-                or (not is_first and self._stream.sequence != scanned.sequence_headers)
-                or (frame_numbers is not None and frame_numbers.gap_before(raw))
+                or (not is_first and self._stream.sequence_headers != scanned.sequence_headers)
+                or (frame_numbers is not None and frame_numbers.has_gap_before(raw))
             ):
                 break
             if is_first:
                 self._refuse_fields(raw)
-                scanned.sequence_headers = self._stream.sequence
+                scanned.sequence_headers = self._stream.sequence_headers
             info = order.scan(raw, is_random_access, True)
-            if info.leading == Leading.NEVER:
+            if info.leading == Leading.UNDECODABLE:
                 continue
             if info.shown:
                 scanned.has_known_order &= info.display_order is not None
@@ -211,11 +211,11 @@ class _RangeScanner:
         self._keep_verifiable_targets(scanned)
         return scanned
 
-    def _make_scanners(self) -> tuple[Scanner, FrameNumbers | None]:
+    def _make_scanners(self) -> tuple[Scanner, FrameNumGapDetector | None]:
         codec = self._index.codec
         scanner = scanner_for(codec, self._extradata)
         assert scanner is not None  # there is one for both codecs
-        return scanner, FrameNumbers(self._extradata) if codec == "h264" else None
+        return scanner, FrameNumGapDetector(self._extradata) if codec == "h264" else None
 
     def _update_extradata(self, ordinal: int) -> bool:
         """Set the extradata that apply to a packet. Return True if they have changed."""
@@ -224,7 +224,7 @@ class _RangeScanner:
             return False
         self._extradata = extradata
         self._stream.update_extradata(extradata)
-        self._stream(b"", True, False)
+        self._stream.convert(b"", True, False)
         return True
 
     def _keep_verifiable_targets(self, scanned: _ScannedRange) -> None:
@@ -249,7 +249,7 @@ class _RangeScanner:
     def _refuse_fields(self, packet: memoryview) -> None:
         if self._index.codec != "h264":
             return
-        head = H264Scanner(self._extradata).head_of(packet)
+        head = H264Scanner(self._extradata).first_slice(packet)
         if head is not None and not head.sps.frame_mbs_only:
             raise UnsupportedVideoError(
                 f"{self._request.source.name}: deepstream does not give interlaced H.264 as it is; use backend='pyav'"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from telecine.backends.base import DecodeRequest
-from telecine.bitstream.h264 import FrameNumbers
+from telecine.bitstream.h264 import FrameNumGapDetector
 from telecine.container.demuxer import coded_max_pixels
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class DecodePass:
 
     def __init__(self, request: DecodeRequest, context: VideoCodecContext) -> None:
         self._index, self._context = request.index, context
-        self._numbers = FrameNumbers(bytes(context.extradata or b"")) if self._index.codec == "h264" else None
+        self._numbers = FrameNumGapDetector(bytes(context.extradata or b"")) if self._index.codec == "h264" else None
         self.seen: set[int] = set()
         """Ordinals of the packets whose picture came out."""
         self.damaged: set[int] = set()
@@ -95,7 +95,7 @@ class DecodePass:
         if self._numbers is not None:
             if ordinal in self._index.new_extradata:
                 self._numbers.update_extradata(bytes(self._index.new_extradata[ordinal]))
-            if self._numbers.gap_before(memoryview(packet)):
+            if self._numbers.has_gap_before(memoryview(packet)):
                 self.gaps.add(ordinal)
         try:
             return self._note(self._context.decode(packet))

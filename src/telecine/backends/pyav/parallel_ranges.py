@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from telecine.backends.base import DecodeRequest
-from telecine.bitstream.nal import PARAMETER_SETS, NalUnits, nal_type
+from telecine.bitstream.nal import PARAMETER_SET_TYPES, NalSplitter, nal_type
 from telecine.deadline import Deadline
 from telecine.errors import Cancelled
 from telecine.index.packet_index import PacketIndex
@@ -74,19 +74,19 @@ def _independent(request: DecodeRequest) -> bool:
         return False
     if index.codec in _SELF_CONTAINED:
         return True
-    if index.codec not in PARAMETER_SETS or not index.exact_random_access:
+    if index.codec not in PARAMETER_SET_TYPES or not index.exact_random_access:
         return False
-    units = NalUnits(request.demuxer.extradata, index.codec)
+    units = NalSplitter(index.codec, request.demuxer.extradata)
     return bool(units.length_size) and not any(_has_sets(index, units, run) for run in runs)
 
 
-def _has_sets(index: PacketIndex, units: NalUnits, run: DecodeRange) -> bool:
+def _has_sets(index: PacketIndex, units: NalSplitter, run: DecodeRange) -> bool:
     assert index.packets is not None
-    kinds = PARAMETER_SETS[index.codec]
+    kinds = PARAMETER_SET_TYPES[index.codec]
     return any(
         unit and nal_type(index.codec, unit) in kinds
         for ordinal in run.packets.tolist()
-        for unit in units(memoryview(index.packets[ordinal]))
+        for unit in units.split(memoryview(index.packets[ordinal]))
     )
 
 

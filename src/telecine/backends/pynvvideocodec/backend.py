@@ -29,8 +29,8 @@ from telecine.backends.cuda_output import (
 from telecine.backends.pynvvideocodec.decoder_pool import DecoderPool, DecoderSession, LibraryFailure
 from telecine.backends.pynvvideocodec.parser_check import DISPLAYED_IN_DECODE_ORDER, ParserCheck
 from telecine.backends.pynvvideocodec.surfaces import GpuSurfaceRows, HostSurfaceRows, locate_surface
-from telecine.bitstream import allows_fields, scanner_for
-from telecine.bitstream.annexb import ByteStream
+from telecine.bitstream import can_contain_fields, scanner_for
+from telecine.bitstream.annexb import AnnexBConverter
 from telecine.errors import BackendUnavailable, UnsupportedVideoError
 from telecine.plan.damage import unreliable_targets
 from telecine.plan.ranges import DecodeRange, closed_points, split_at_resets
@@ -195,7 +195,7 @@ class _PlanDecoder:
         self._library, self._decoders = library, decoders
         self._request, self._rows, self._index = request, rows, request.index
         self._header = self._extradata = request.demuxer.extradata
-        self._stream = ByteStream(self._index.codec, self._extradata)
+        self._stream = AnnexBConverter(self._index.codec, self._extradata)
         self._checked_sequence: tuple[bytes, ...] = ()
         codec = self._index.codec
         self._scanner = scanner_for(codec, self._extradata) if codec in _CODECS_WITH_HIDDEN_FRAMES else None
@@ -284,14 +284,14 @@ class _PlanDecoder:
                 self._update_extradata(bytes(index.new_extradata[ordinal]))
             data = None
             if not index.corrupt[ordinal]:
-                data = self._stream(memoryview(packet), check is None, bool(index.random_access[ordinal]))
+                data = self._stream.convert(memoryview(packet), check is None, bool(index.random_access[ordinal]))
             if data is None:
                 decode_pass.damaged.add(ordinal)
                 continue
             self._refuse_misreported(packet, bool(index.key[ordinal]))
             if check is None:
-                check, sequence = ParserCheck(index.codec, self._extradata), self._stream.sequence
-            elif self._stream.sequence != sequence:
+                check, sequence = ParserCheck(index.codec, self._extradata), self._stream.sequence_headers
+            elif self._stream.sequence_headers != sequence:
                 end = position
                 break
             pts = decode_pass.pts[ordinal]
@@ -310,11 +310,13 @@ class _PlanDecoder:
     def _refuse_misreported(self, packet: Any, is_key: bool) -> None:
         """Raise UnsupportedVideoError at packets whose frames the library changes or gives the wrong pts."""
         codec = self._index.codec
-        if self._stream.sequence != self._checked_sequence:
-            self._checked_sequence = self._stream.sequence
-            if any(allows_fields(codec, header) for header in self._checked_sequence):
+        if self._stream.sequence_headers != self._checked_sequence:
+            self._checked_sequence = self._stream.sequence_headers
+            if any(can_contain_fields(codec, header) for header in self._checked_sequence):
                 raise _refusal(_DEINTERLACES, codec)
-        if self._scanner is not None and not self._scanner.scan(memoryview(packet), is_key, want_order=False).plain:
+        if self._scanner is None:
+            return
+        if not self._scanner.scan(memoryview(packet), is_key, with_order=False).has_single_shown_frame:
             raise _refusal(f"it gives frames of {codec} the pts of others if there are hidden frames", codec)
 
     def _decode_batches(

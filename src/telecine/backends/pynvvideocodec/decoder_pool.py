@@ -72,7 +72,7 @@ class DecoderSession:
         """Feed a packet. Return (pts, frame) in display order; frames are valid until the next call.
 
         Args:
-            data: as returned by :class:`telecine.bitstream.annexb.ByteStream`.
+            data: as returned by :class:`telecine.bitstream.annexb.AnnexBConverter`.
             pts: identifies the packet's frame. It must ascend in display order, else the driver's parser exchanges
                 the pts of frames.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from telecine.bitstream import scanner_for
-from telecine.bitstream.h264 import FrameNumbers
+from telecine.bitstream.h264 import FrameNumGapDetector
 from telecine.index.display_order import order_conflicts
 
 __all__ = ["DISPLAYED_IN_DECODE_ORDER", "ParserCheck"]
@@ -20,7 +20,7 @@ class ParserCheck:
     """
 
     def __init__(self, codec: str, extradata: bytes) -> None:
-        self._numbers = FrameNumbers(extradata) if codec == "h264" else None
+        self._numbers = FrameNumGapDetector(extradata) if codec == "h264" else None
         self._scanner = None if codec in DISPLAYED_IN_DECODE_ORDER else scanner_for(codec, extradata)
         self._is_order_known = True
         self._timestamps: dict[int, int] = {}
@@ -29,11 +29,11 @@ class ParserCheck:
     def add_packet(self, ordinal: int, timestamp: int, packet: memoryview, is_key: bool) -> bool:
         """Record a packet that is fed. Returns True if frame numbers show a missing reference before it."""
         if self._scanner is not None:
-            facts = self._scanner.scan(packet, is_key, want_order=True)
+            facts = self._scanner.scan(packet, is_key, with_order=True)
             if facts.shown and facts.display_order is not None:
                 self._timestamps[ordinal], self._orders[ordinal] = timestamp, facts.display_order
             self._is_order_known &= not facts.shown or facts.display_order is not None
-        return self._numbers is not None and self._numbers.gap_before(packet)
+        return self._numbers is not None and self._numbers.has_gap_before(packet)
 
     def exchanged_packets(self) -> set[int]:
         """Return the ordinals of packets whose timestamps contradict the bitstream's output order."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from telecine.bitstream.nal import SEQUENCE_SETS, NalUnits, nal_type
+from telecine.bitstream.nal import SPS_TYPE, NalSplitter, nal_type
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.errors import UnsupportedVideoError
@@ -164,7 +164,7 @@ class _Parameters:
 
     def __init__(self, codec: str, extradata: bytes) -> None:
         self._codec = codec
-        self._units = NalUnits(extradata, codec) if codec in SEQUENCE_SETS else None
+        self._units = NalSplitter(codec, extradata) if codec in SPS_TYPE else None
         self._seen: list[bytes] = []
         self.change = False
         """Whether they did."""
@@ -173,8 +173,8 @@ class _Parameters:
         """Look at a key frame: no other packet brings new ones."""
         if self._units is None:
             return
-        kind = SEQUENCE_SETS[self._codec]
-        sets = [unit for unit in self._units(memoryview(packet)) if unit and nal_type(self._codec, unit) == kind]
+        kind = SPS_TYPE[self._codec]
+        sets = [unit for unit in self._units.split(memoryview(packet)) if unit and nal_type(self._codec, unit) == kind]
         self.change |= bool(sets and self._seen and sets != self._seen)
         self._seen = sets or self._seen
 

@@ -1,0 +1,101 @@
+"""The interface of the scanners: what the headers of a packet say about it."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple, Protocol, runtime_checkable
+
+__all__ = ["Leading", "PacketInfo", "PictureFormat", "RandomAccess", "Scanner", "UpdatableScanner"]
+
+
+class RandomAccess(IntEnum):
+    """If and how decoding can start at a packet."""
+
+    NONE = 0
+    """Decoding cannot start here."""
+    OPEN = 1
+    """Decoding can start here; leading pictures may refer to pictures before the point (CRA-like)."""
+    CLOSED = 2
+    """Decoding can start here; nothing after it refers to anything before it (IDR-like), so no reset is needed."""
+
+
+class Leading(IntEnum):
+    """Relation of a picture to the random access point before it in decode order."""
+
+    UNKNOWN = 0
+    """The bitstream does not say; presentation times decide."""
+    DECODABLE = 1
+    """It is decodable if decoding starts at that point."""
+    SKIPPED = 2
+    """It is not decodable if decoding starts at that point, and the decoder skips it then (RASL pictures of HEVC)."""
+    UNDECODABLE = 3
+    """It is never decodable, because the stream was cut before its random access point."""
+
+
+class PacketInfo(NamedTuple):
+    """The facts that the headers of one packet state."""
+
+    shown: bool = True
+    """True if the packet brings a picture of its own to show; a hidden frame or a second field does not."""
+    disposable: bool = False
+    """True if no picture of the same or a lower temporal sub-layer refers to it."""
+    random_access: RandomAccess = RandomAccess.NONE
+    leading: Leading = Leading.UNKNOWN
+    display_order: tuple[int, int] | None = None
+    """(number of the coded video sequence, position in display order within it); None if not requested or unknown."""
+    resets_decoder_state: bool = True
+    """False if it depends on decoder state, other than pictures, that the packet before it has set (VP9)."""
+    temporal_id: int = 0
+    """Number of its temporal sub-layer (HEVC)."""
+    second_field: bool = False
+    """True if the packet is the other field of the picture that the packet before it began (H.264)."""
+    has_packed_b_frame: bool = False
+    """True if the packet holds two pictures, the second of which is shown at the time of a later packet (MPEG-4)."""
+    has_single_shown_frame: bool = True
+    """True if the packet holds one frame, which is new and shown, not hidden or repeated (VP8, VP9, AV1)."""
+
+
+class PictureFormat(NamedTuple):
+    """The format in which a stream's pictures are stored, in FFmpeg's terms."""
+
+    pixel_format: str
+    """"yuv420p10le"."""
+    bit_depth: int
+    color_space: int
+    """Matrix coefficients, a code point of ITU-T H.273 (:mod:`telecine.bitstream.h273`)."""
+    color_range: int
+    """FFmpeg's AVColorRange."""
+    color_primaries: int
+    """A code point of ITU-T H.273."""
+    color_trc: int
+    """Transfer characteristics, a code point of ITU-T H.273."""
+    monochrome: bool = False
+    """True if the stream has no chroma, although FFmpeg's decoder gives neutral chroma."""
+
+
+class Scanner(Protocol):
+    """Reads the headers of one stream's packets, in decode order. Not thread-safe."""
+
+    picture: PictureFormat | None
+    """From the latest header that has it, if the codec is one of
+    :data:`telecine.bitstream.PICTURE_FORMAT_CODECS`."""
+
+    def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
+        """Return what the headers of ``packet`` say.
+
+        Args:
+            packet: its bytes.
+            is_key: True if the container flags it as a key frame.
+            with_order: True if :attr:`PacketInfo.display_order` is needed, because the container's times are
+                missing or wrong.
+        """
+        ...
+
+
+@runtime_checkable
+class UpdatableScanner(Protocol):
+    """A scanner of a codec that can change its extradata in mid-stream."""
+
+    def update_extradata(self, extradata: bytes) -> None:
+        """Take new codec private data, which the container attaches to the next packet."""
+        ...
