@@ -7,13 +7,12 @@ times, labels, choices, messages, memory, processes.
 from __future__ import annotations
 
 import base64
-import itertools
 import json
 import random
 import re
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
@@ -30,7 +29,6 @@ from support.byte_edits import replace_box
 from support.children import run_python
 from support.clips import CLIPS, EXPECTED_COLOURS, Clip, read_number, reference_frames
 from support.ffmpeg_cli import ffmpeg
-from telecine.deadline import Deadline
 
 Make = Callable[[str, str], Path]
 
@@ -773,22 +771,3 @@ def test_pixels_that_are_not_square_are_told_and_not_stretched(ratio: Fraction) 
     frames = telecine.load(CLIPS["wide.mp4"].path(), num_frames=2)
     assert frames.info.sample_aspect_ratio == ratio
     assert frames.data.shape[1:3] == (64, 96)
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("name", ["ffv1.mkv", "h264_paff.ts", "mpeg2_closed_gop.ts"])
-def test_what_interrupts_the_reading_comes_out_or_an_error_does_and_never_a_shorter_video(name: str) -> None:
-    """PyAV passes over what is raised in a callback of FFmpeg's, as by a signal handler; FFmpeg goes on as it can."""
-    path = CLIPS[name].path()
-    count = telecine.probe(path).num_frames
-    for at in range(80):
-        calls = itertools.count()
-
-        def interrupt(*_: object, calls: Iterator[int] = calls, at: int = at) -> None:
-            if next(calls) == at:
-                raise KeyboardInterrupt
-
-        try:
-            assert telecine.probe(path, timeout=Deadline(on_progress=interrupt)).num_frames == count
-        except (KeyboardInterrupt, telecine.Cancelled):
-            continue

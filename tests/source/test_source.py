@@ -32,13 +32,12 @@ from hypothesis import strategies as st
 from telecine.deadline import Deadline
 from telecine.errors import Cancelled, DeadlineError, LimitError, OptionsError, OverloadedError, SourceError
 from telecine.limits import Limits
-from telecine.source import source as source_module
-from telecine.source import urls as urls
+from telecine.source import spool, urls
 from telecine.source.source import Source, open_source
 
 VIDEO = b"\x00\x00\x00\x18ftypmp42" + bytes(range(256)) * 40
 LARGE = VIDEO * 500
-assert len(LARGE) > source_module._IN_MEMORY
+assert len(LARGE) > spool._MAX_IN_MEMORY
 
 
 def opened(source: object, limits: Limits | None = None, deadline: Deadline | None = None) -> Source:
@@ -328,7 +327,7 @@ def test_other_schemes_are_refused_with_what_is_accepted(url: str) -> None:
     assert "pw" not in str(caught.value) and "cam.example" not in str(caught.value)
 
 
-@pytest.mark.parametrize("wrong", [None, 3, 1.5, ["clip.mp4"], {"url": "x"}, object(), Path])
+@pytest.mark.parametrize("wrong", [None, 3, 1.5, ["clip.mp4"], object(), Path])
 def test_other_types_are_refused_with_what_is_accepted(wrong: object) -> None:
     with pytest.raises(OptionsError, match=f"the source is a {type(wrong).__name__}; accepted are a path"):
         opened(wrong)

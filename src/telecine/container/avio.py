@@ -1,64 +1,97 @@
-"""How FFmpeg reads bytes that are in memory, through PyAV."""
+"""File object through which FFmpeg reads bytes in memory (a custom AVIOContext), and which loses no exception."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+import struct
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any
 
 from telecine.deadline import Deadline
-from telecine.errors import TelecineError
 
-__all__ = ["Reader"]
+__all__ = ["SourceFile"]
+
+_SEEK = struct.Struct("=?qi")
+"""A requested seek: True if there is one, its offset and its whence."""
 
 
-class _File:
-    """A binary file object over bytes in memory."""
+class _Memory:
+    """Bytes in memory with a read position."""
 
     def __init__(self, data: memoryview, deadline: Deadline) -> None:
         self._data = data
-        self._at = 0
         self._deadline = deadline
-        self._failed = False
-        self.ended = 0
-        """Calls that came to their end."""
+        self._position = 0
+        self.requested_seek = bytearray(_SEEK.size)
+        self.errors: list[BaseException | None] = []
+        """Exceptions raised so far; an exception that was raised again is replaced by None."""
 
     def read(self, count: int) -> bytes:
-        if self._failed:
-            return b""  # PyAV keeps one error to raise; it would print a second one, for FFmpeg does try again
-        try:
-            self._deadline.check("reading the packets", self._at, len(self._data))
-        except TelecineError:
-            self._failed = True
-            raise
-        chunk = bytes(self._data[self._at : self._at + count])
-        self._at += len(chunk)
-        self.ended += 1
+        """Return the next ``count`` bytes, none after an error."""
+        if self.errors:
+            return b""
+        position = self.tell()
+        self._deadline.check("reading the packets", position, len(self._data))
+        chunk = bytes(self._data[position : position + count])
+        self._position += len(chunk)
         return chunk
 
-    def seek(self, offset: int, whence: int = 0) -> int:
-        base = (0, self._at, len(self._data))[whence]
-        self._at = max(0, base + offset)
-        self.ended += 1
-        return self._at
+    def tell(self, _: None = None) -> int:
+        """Carry out the requested seek, and return the position."""
+        requested, offset, whence = _SEEK.unpack(self.requested_seek)
+        if requested:
+            self._position = max(0, (0, self._position, len(self._data))[whence] + offset)
+            self.requested_seek[0] = False
+        return self._position
 
-    def tell(self) -> int:
-        return self._at
 
+class SourceFile:
+    """Read-only file object over bytes in memory, for ``av.open``. It has no name: FFmpeg must not probe by name.
 
-class Reader:
-    """FFmpeg's reader. Without a name: probing must not see one.
+    PyAV's I/O callbacks print or replace an exception, and FFmpeg goes on as after the end of the file. Therefore an
+    exception of the deadline, of the progress callback or of a signal handler is kept, and :meth:`raise_error` raises
+    it. A signal handler may run before the first line of a Python function, outside of any ``try`` in it. So none of
+    the callbacks is a Python function: ``read`` and ``tell`` resume a generator inside its ``try``, and ``seek`` only
+    records its arguments.
 
-    What a signal handler raises in here is lost on the way: PyAV's callbacks print it or keep it, and FFmpeg sees the
-    end of the file, or stands elsewhere than it thinks. So calls are counted when they begin, outside of Python, and
-    when they have come to their end.
+    Args:
+        data: all bytes of the source.
+        deadline: checked by every read.
     """
 
     def __init__(self, data: memoryview, deadline: Deadline) -> None:
-        self._file = _File(data, deadline)
-        # without room for results, this is a counter of calls that is written in C
-        self.read, self.seek = lru_cache(maxsize=0)(self._file.read), lru_cache(maxsize=0)(self._file.seek)
-        self.tell = self._file.tell
+        memory = _Memory(data, deadline)
+        # the generators refer to the memory and not to this object: no reference cycle keeps the bytes alive
+        self._errors = memory.errors
+        self.read = _keep_errors(memory.read, memory.errors, b"").send
+        self.tell = _keep_errors(memory.tell, memory.errors, 0).__next__
+        self.seek = partial(_SEEK.pack_into, memory.requested_seek, 0, True)
 
-    @property
-    def interrupted(self) -> bool:
-        """Whether any call did not come to its end."""
-        return self.read.cache_info().misses + self.seek.cache_info().misses != self._file.ended
+    def raise_error(self) -> None:
+        """Raise the exception that ended the reading, if there is one that was not raised yet."""
+        if self._errors and (error := self._errors[0]) is not None:
+            self._errors[:] = [None]  # a kept exception would refer to itself through its traceback
+            raise error
+
+
+def _keep_errors(
+    action: Callable[[Any], Any], errors: list[BaseException | None], fallback: object
+) -> Generator[Any, Any, None]:
+    """Return a started generator that answers a sent value with ``action(value)``, with ``fallback`` if that raises."""
+
+    def answers() -> Generator[Any, Any, None]:
+        answer = fallback
+        while True:
+            try:
+                while True:  # inside the try, since a signal handler may also run where a loop repeats
+                    value = yield answer
+                    answer = fallback
+                    answer = action(value)
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                errors.append(error)
+
+    generator = answers()
+    next(generator)
+    return generator

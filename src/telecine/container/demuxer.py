@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from telecine.bitstream import PICTURE_FORMAT_CODECS
-from telecine.container.avio import Reader
+from telecine.container.avio import SourceFile
 from telecine.container.display_matrix import has_movie
 from telecine.deadline import Deadline
-from telecine.errors import Cancelled, NoVideoError, SourceError, TelecineError
+from telecine.errors import NoVideoError, SourceError
 from telecine.limits import Limits
 from telecine.source.source import Source
 
@@ -119,20 +119,14 @@ class Demuxer:
 
     def rewind(self) -> None:
         """Stand at the start of the file: opened anew, since not every demuxer finds back to its start by seeking."""
+        self.check_reading()
         self.close()
         self._open()
 
     def _open(self) -> None:
         import av
 
-        try:
-            self.container = self._open_container()
-        except TelecineError:
-            raise
-        except (av.error.FFmpegError, ValueError) as error:
-            self.check_reading()
-            raise _refusal(self._source, error) from None
-        self.check_reading()
+        self.container = self._open_container()
         try:
             # PyAV has FFmpeg make up missing times, which mixes guesses with facts; the index makes its own and says so
             self.container.flags &= ~av.container.Flags.gen_pts.value  # type: ignore[operator]
@@ -160,22 +154,22 @@ class Demuxer:
             options |= _NO_DECODERS
         return self._attempt(options)
 
-    def _attempt(self, options: dict[str, str]) -> InputContainer:
+    def _attempt(self, options: dict[str, str], **more: Any) -> InputContainer:
         import av
 
-        def attempt(**more: Any) -> InputContainer:
-            reader = Reader(self._source.data, self._deadline)
-            self._reader = reader
-            container: InputContainer = av.open(
-                reader, "r", options=_OPTIONS | options, buffer_size=_READ_BYTES, **more
-            )
-            return container
-
+        self._file = SourceFile(self._source.data, self._deadline)
         try:
-            return attempt()
-        except UnicodeDecodeError:
-            # a title in some old encoding; PyAV 19 never fails on it, and has not the option any more
-            return attempt(metadata_errors="replace")
+            container: InputContainer = av.open(
+                self._file, "r", options=_OPTIONS | options, buffer_size=_READ_BYTES, **more
+            )
+        except (av.error.FFmpegError, UnicodeDecodeError) as error:
+            self.check_reading()
+            if isinstance(error, UnicodeDecodeError) and not more:
+                # a title in some old encoding; PyAV 19 never fails on it, and has not the option any more
+                return self._attempt(options, metadata_errors="replace")
+            raise _refusal(self._source, error) from None
+        self.check_reading()
+        return container
 
     def _choose(self, container: InputContainer) -> VideoStream:
         """The stream a player would show: FFmpeg's best one, but never a picture that only decorates."""
@@ -213,10 +207,9 @@ class Demuxer:
                 yield packet
 
     def check_reading(self) -> None:
-        """Raise if the deadline has passed, or if a read was interrupted, so that packets may be missing."""
+        """Raise the exception that ended a read, if one did, or raise if the deadline has passed."""
+        self._file.raise_error()
         self._deadline.check("reading the packets")
-        if self._reader.interrupted:
-            raise Cancelled(f"{self.name}: reading it was interrupted from outside, as by a signal")
 
     def seek(self, ticks: int, position: int = 0) -> None:
         """Move to a key frame at or before a time.

@@ -1,57 +1,49 @@
-"""The encoded video as one piece of read-only memory, whatever it was given as.
+"""Open an encoded video from any kind of source as read-only memory.
 
-:func:`open_source` is the only place that asks what kind of thing the caller gave. Everything behind it reads
-:attr:`Source.data` and never learns a path or a URL, so that no decoder has a file name to build others from. Files are
-mapped, not read; what has to be copied stays in memory while it is small and goes to an unlinked temporary file when it
-is not.
+:func:`open_source` is the only place that asks for the type of a source. All other code reads :attr:`Source.data` and
+never learns a path or a URL, so that no decoder can open files next to it. Files are mapped, not read. Copies stay in
+memory while they are small, and go to an unlinked temporary file otherwise.
 """
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import io
-import itertools
 import mmap
 import os
 import re
 import stat
-import sys
 import tempfile
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from telecine.deadline import Deadline
-from telecine.errors import OptionsError, OverloadedError, SourceError
+from telecine.errors import OptionsError, SourceError
 from telecine.limits import Limits
 from telecine.source.http import fetch
+from telecine.source.spool import map_descriptor, reraise_foreign, spool
+from telecine.source.text_files import PLAIN_TEXT, describe_text
 from telecine.source.urls import ByteLimit, decode_data_url, path_of_file_url, printable, url_name
+from telecine.validation import shown
 
-__all__ = ["Source", "open_source"]
+__all__ = ["Source", "open_source", "video_of_row"]
 
-_ACCEPTED = "a path, an http(s): or data: URL, bytes or another buffer of bytes, or a binary file object"
-_IN_MEMORY = 4 << 20
-"""Bytes of a copy that are held in memory; a larger one moves to a temporary file."""
-_READ_SIZE = 1 << 20
-"""Bytes of a file object that are taken at a time."""
-_HEAD = 4096
-"""Bytes at the start by which text is told from video."""
+_ACCEPTED = (
+    "a path, an http(s): or data: URL, bytes or another buffer of bytes, a uint8 array or tensor, a binary file object "
+    "or an object that opens one, or a dataset row with 'bytes' or 'path'"
+)
+_READ_BYTES = 1 << 20
+"""Bytes that are read from a file object at a time."""
+_DLPACK_HOST_DEVICES = (1, 3)
+"""Device types of DLPack for ordinary and for pinned host memory."""
 
 _URL = re.compile(r"(?:(?P<scheme>[a-z][a-z0-9+.-]*)://|(?P<bare>https?|data|file):)", re.IGNORECASE)
 _MAY_BE_URL = re.compile(r"\s*(?:http|[a-z][a-z0-9+.-]+:/)|.*(?:://|[@?])", re.IGNORECASE | re.DOTALL)
-"""What may be a URL that was mistyped, or that ``Path`` has taken a slash from: it may hold credentials."""
-_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
+"""A mistyped URL, or one from which ``Path`` has taken a slash: it may hold credentials."""
 
-# FFmpeg recognises these by their first bytes alone and would go on to open the files and addresses that they list
-_PLAYLISTS = {
-    b"#extm3u": "an HLS playlist (m3u8)",
-    b"ffconcat version": "an ffconcat list",
-    b"v=0\n": "an SDP session description",
-    b"v=0\r\n": "an SDP session description",
-}
 _FILE_KINDS: list[tuple[Callable[[int], bool], str]] = [
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe"),
@@ -62,20 +54,20 @@ _FILE_KINDS: list[tuple[Callable[[int], bool], str]] = [
 
 
 class Source:
-    """The encoded video in memory or mapped from a file. Made by :func:`open_source`.
+    """An encoded video in memory or mapped from a file. Made by :func:`open_source`. A context manager.
 
-    Reading :attr:`data` from several threads is safe; :meth:`close` is for whoever opened it, after the last read. A
-    context manager.
+    Several threads may read :attr:`data` at once. The caller of :func:`open_source` closes the source after the last
+    read.
 
-    A mapped file must keep its length until then: if another process truncates it, reading what is gone ends this
+    A mapped file must keep its length until then. If another process truncates it, a read beyond its new end kills this
     process with ``SIGBUS``. Writing a new file and renaming it over the old one is safe.
     """
 
     def __init__(self, data: memoryview, name: str, mapping: mmap.mmap | None = None) -> None:
         self.name = name
-        """Short name for messages: never credentials, a query or content."""
+        """Short name for messages, without credentials, query or content."""
         self.size = data.nbytes
-        """Bytes."""
+        """Size in bytes."""
         self._data: memoryview | None = data
         self._mapping = mapping
 
@@ -87,10 +79,10 @@ class Source:
         return self._data
 
     def close(self) -> None:
-        """Let go of the memory or the file. A second call does nothing."""
+        """Release the memory or the file. A second call does nothing."""
         data, self._data = self._data, None
         mapping, self._mapping = self._mapping, None
-        # a view that somebody still holds keeps the memory alive, and frees it when it goes
+        # a view that somebody still uses keeps the memory, and frees it when it goes
         with contextlib.suppress(BufferError):
             if data is not None:
                 data.release()
@@ -100,9 +92,7 @@ class Source:
     def __enter__(self) -> Source:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -110,39 +100,45 @@ class Source:
 
 
 def open_source(source: object, limits: Limits, deadline: Deadline) -> Source:
-    """Open whatever the caller gave.
+    """Open an encoded video.
 
     Args:
-        source: the encoded video, as one of
+        source: one of
 
-            - a path (``str`` or ``os.PathLike``): mapped;
-            - an ``http://``, ``https://`` or ``data:`` URL as ``str``, a ``file:`` URL where ``limits`` allow it;
-            - ``bytes``, ``bytearray``, ``memoryview``, a uint8 array, any one-dimensional contiguous buffer of bytes:
-              used in place. A ``bytearray`` cannot change its size until the source is closed;
-            - a binary file object: a plain file is mapped from its current position on, anything else is read to its
-              end. It stays open; its position afterwards is not defined.
-        limits: the size, and what a URL may do.
-        deadline: looked at between chunks.
+            - a path (``str`` or ``os.PathLike``): the file is mapped;
+            - an ``http://``, ``https://`` or ``data:`` URL as ``str``, a ``file:`` URL if ``limits`` allow it;
+            - ``bytes``, ``bytearray``, ``memoryview``, a ``uint8 [N]`` array or a CPU tensor, or any other
+              one-dimensional contiguous buffer of bytes: used without a copy. A ``bytearray`` cannot change its size
+              until the source is closed;
+            - a binary file object: a plain file is mapped from its current position on, any other is read to its end.
+              It stays open; its position afterwards is undefined;
+            - an object that opens a binary file: an ``fsspec`` ``OpenFile``, or one with a method ``open``
+              (``zipfile.Path``). The file is closed again;
+            - a dataset row ``{"bytes": ..., "path": ...}`` as in Hugging Face datasets; see :func:`video_of_row`.
+        limits: bounds on the size, and on URLs.
+        deadline: checked between chunks.
 
     Returns:
         The source, to be closed by the caller.
 
     Raises:
-        OptionsError: not one of the above, or a kind of URL that is not accepted.
-        SourceError: cannot be read, is empty, or is plainly not a video but text.
-        LimitError: larger than the limits allow.
-        BackendUnavailable: an ``http(s)`` URL without httpx.
+        OptionsError: the source is none of these, or a kind of URL that is not accepted.
+        SourceError: the source cannot be read, is empty, or is text.
+        LimitError: the source is larger than the limits allow.
+        BackendUnavailable: httpx, which ``http(s)`` URLs need, is not installed.
         DeadlineError, Cancelled: from ``deadline``.
     """
     deadline.check("opening the source")
+    if isinstance(source, Mapping):
+        source = video_of_row(source)
     opened = _open(source, limits, deadline)
     try:
         if not opened.size:
             where = " after its current position; seek(0) first" if callable(getattr(source, "read", None)) else ""
             raise SourceError(f"{opened.name} is empty: there are no bytes to read{where}")
-        if (text := _looks_like_text(opened.data)) is not None:
+        if (text := describe_text(opened.data)) is not None:
             in_bytes = not isinstance(source, str | os.PathLike) and not hasattr(source, "read")
-            hint = "; a path or a URL is given as a str, not as its bytes" if in_bytes and text == _TEXT else ""
+            hint = "; a path or a URL is given as a str, not as its bytes" if in_bytes and text == PLAIN_TEXT else ""
             raise SourceError(f"{opened.name} is {text}{hint}")
     except BaseException:
         opened.close()
@@ -150,7 +146,25 @@ def open_source(source: object, limits: Limits, deadline: Deadline) -> Source:
     return opened
 
 
+def video_of_row(row: Mapping[str, Any]) -> object:
+    """Return the bytes of a dataset row ``{"bytes": ..., "path": ...}``, or its path if it has no bytes.
+
+    Raises:
+        OptionsError: both are missing or None, or of a wrong type.
+    """
+    content, path = row.get("bytes"), row.get("path")
+    if content is None and path is None:
+        keys = shown([str(key) for key in row])
+        raise OptionsError(f"the source is a row with the keys {keys}; one of 'bytes' and 'path' must be there and set")
+    if content is not None and isinstance(content, str | os.PathLike | Mapping):
+        raise OptionsError(f"the source is a row whose 'bytes' is a {type(content).__name__}; it must be bytes or None")
+    if content is None and not isinstance(path, str | os.PathLike):
+        raise OptionsError(f"the source is a row whose 'path' is a {type(path).__name__}; it must be a str, or a path")
+    return path if content is None else content
+
+
 def _open(source: object, limits: Limits, deadline: Deadline) -> Source:
+    kind = type(source).__name__
     if isinstance(source, str):
         url = source.strip()  # as pasted; a path may begin or end with blanks, a URL does not
         match = _URL.match(url)
@@ -161,26 +175,43 @@ def _open(source: object, limits: Limits, deadline: Deadline) -> Source:
         try:
             path = os.fsdecode(source)
         except Exception as error:
-            raise OptionsError(f"the source is a {type(source).__name__} that gives no path") from error
+            raise OptionsError(f"the source is a {kind} that gives no path") from error
         return _open_path(path, limits)
     try:
-        view = memoryview(source)  # type: ignore[arg-type]  # asking is the only way to know
+        view = memoryview(_host_array(source) if hasattr(source, "__dlpack_device__") else source)  # type: ignore[arg-type]
+    except OptionsError:
+        raise
     except TypeError:
         pass
-    except (BufferError, ValueError) as error:
-        raise OptionsError(f"the source is a {type(source).__name__} whose memory cannot be read as bytes") from error
+    except (BufferError, ValueError, RuntimeError) as error:
+        raise OptionsError(f"the source is a {kind} whose memory cannot be read as bytes") from error
     else:
-        return _open_buffer(view, type(source).__name__, limits)
+        return _open_buffer(view, kind, limits)
     if callable(getattr(source, "read", None)):
         return _open_file_object(source, limits, deadline)
-    raise OptionsError(f"the source is a {type(source).__name__}; accepted are {_ACCEPTED}")
+    if callable(getattr(source, "open", None)) and not isinstance(source, type):
+        return _open_openable(source, limits, deadline)
+    raise OptionsError(f"the source is a {kind}; accepted are {_ACCEPTED}")
+
+
+def _host_array(array: Any) -> np.ndarray[Any, Any]:
+    """Return an array or a tensor of any library (DLPack) as a NumPy array that shares its memory."""
+    if isinstance(array, np.ndarray):
+        return array
+    if array.__dlpack_device__()[0] not in _DLPACK_HOST_DEVICES:
+        where = printable(str(getattr(array, "device", "another device")))
+        raise OptionsError(
+            f"the source is a {type(array).__name__} on {where}; copy the encoded bytes to the CPU first"
+        )
+    return np.from_dlpack(array)
 
 
 def _open_url(url: str, scheme: str, limits: Limits, deadline: Deadline) -> Source:
     if scheme in ("http", "https"):
         name = url_name(url)
         with contextlib.closing(fetch(url, limits, deadline)) as chunks:
-            return _hold(chunks, name)
+            memory, mapping = spool(chunks, name)
+        return Source(memory, name, mapping)
     if scheme == "data":
         content = decode_data_url(url, ByteLimit.of(limits, fetched=True), deadline)
         return Source(memoryview(content).toreadonly(), f"data: URL ({len(content)} bytes)")
@@ -190,11 +221,12 @@ def _open_url(url: str, scheme: str, limits: Limits, deadline: Deadline) -> Sour
 
 
 def _open_path(path: str, limits: Limits) -> Source:
-    # The file is opened before anything is asked about it, and only its descriptor is asked: a path could be swapped
-    # in between. O_NONBLOCK returns at once from a FIFO without a writer.
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    except (OSError, ValueError) as error:
+        # Opened first, and then only the descriptor is examined: the path could be replaced in between. O_NONBLOCK
+        # returns at once from a FIFO without a writer.
+        descriptor = os.open(_encode_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        reraise_foreign(error)
         raise SourceError(_why_not_opened(path, error)) from None
     try:
         return _map_file(descriptor, 0, _path_name(path), limits)
@@ -202,13 +234,22 @@ def _open_path(path: str, limits: Limits) -> Source:
         os.close(descriptor)
 
 
+def _encode_path(path: str) -> bytes:
+    try:
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError:  # a lone surrogate
+        encoded = b"\0"
+    if b"\0" in encoded:
+        raise SourceError(_why_not_opened(path, None))
+    return encoded
+
+
 def _path_name(path: str) -> str:
     return printable(os.path.basename(path) or path or "the empty path")
 
 
-def _why_not_opened(path: str, error: OSError | ValueError) -> str:
-    # ValueError: a NUL or a lone surrogate
-    reason = error.strerror if isinstance(error, OSError) else "not a valid path"
+def _why_not_opened(path: str, error: OSError | None) -> str:
+    reason = error.strerror if error is not None else "not a valid path"
     if len(path) > 300:  # likely base64, which a message must not quote
         return f"a path of {len(path)} characters cannot be opened ({reason}); base64 is given as 'data:;base64,...'"
     if _MAY_BE_URL.match(path):
@@ -221,7 +262,7 @@ def _why_not_opened(path: str, error: OSError | ValueError) -> str:
 
 
 def _map_file(descriptor: int, start: int, name: str, limits: Limits) -> Source:
-    """Map an open regular file from byte ``start`` on. The descriptor stays the caller's."""
+    """Map an open regular file from byte ``start`` on. The caller closes the descriptor."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         kind = next((kind for is_kind, kind in _FILE_KINDS if is_kind(status.st_mode)), "not a file")
@@ -231,17 +272,14 @@ def _map_file(descriptor: int, start: int, name: str, limits: Limits) -> Source:
     if size == 0:
         return Source(memoryview(b""), name)
     try:
-        mapping = _map(descriptor, status.st_size)
-    except (OSError, ValueError) as error:  # ValueError: the file was truncated this very moment
+        mapping = map_descriptor(descriptor, status.st_size)
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError):
+            reraise_foreign(error)
+        elif os.fstat(descriptor).st_size >= status.st_size:  # mmap raises ValueError for a file truncated meanwhile
+            raise
         raise SourceError(f"{name} cannot be mapped into memory; read it and give its bytes") from error
     return Source(memoryview(mapping)[start:], name, mapping)
-
-
-def _map(descriptor: int, size: int) -> mmap.mmap:
-    if sys.version_info >= (3, 13):
-        # otherwise each mapping keeps a duplicate of the descriptor, and many open sources use them up
-        return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ, trackfd=False)
-    return mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
 
 
 def _open_buffer(view: memoryview, kind: str, limits: Limits) -> Source:
@@ -252,9 +290,23 @@ def _open_buffer(view: memoryview, kind: str, limits: Limits) -> Source:
             "one-dimensional, contiguous and of single bytes (an encoded file, not decoded pictures)"
         )
     ByteLimit.of(limits, fetched=False).check(name, view.nbytes)
-    # ctypes arrays say "<B", which memoryview does not cast; NumPy takes any bytes
+    # ctypes arrays have the format "<B", which memoryview does not cast; NumPy takes any single bytes
     flat = view.cast("B") if view.format in ("B", "b", "c") else np.frombuffer(view, dtype=np.uint8).data
     return Source(flat.toreadonly(), name)
+
+
+def _open_openable(source: Any, limits: Limits, deadline: Deadline) -> Source:
+    """Open the file of an object with a method ``open``, or of an fsspec ``OpenFile``, which is a context manager."""
+    name = type(source).__name__
+    with contextlib.ExitStack() as stack:
+        try:
+            file: Any = stack.enter_context(source if hasattr(source, "__exit__") else source.open("rb"))
+        except Exception as error:
+            # text of a foreign exception may quote a URL with credentials
+            raise SourceError(f"{name}: opening it failed with {type(error).__name__}") from error
+        if isinstance(file, os.PathLike):  # fsspec's local files: mapped, not read
+            return _open_path(os.fsdecode(file), limits)
+        return _open_file_object(file, limits, deadline)
 
 
 def _open_file_object(file: Any, limits: Limits, deadline: Deadline) -> Source:
@@ -265,7 +317,7 @@ def _open_file_object(file: Any, limits: Limits, deadline: Deadline) -> Source:
     if isinstance(file, io.TextIOBase):
         raise OptionsError(f"{name} is open in text mode; open it with mode 'rb'")
     try:
-        # the bytes of a BytesIO are shared with us, not copied, until somebody writes to it
+        # the bytes of a BytesIO are shared, and copied only if somebody writes to it
         content = memoryview(file.getvalue())[file.tell() :] if type(file) is io.BytesIO else None
         plain = _plain_file(file)
     except (OSError, ValueError) as error:
@@ -275,20 +327,18 @@ def _open_file_object(file: Any, limits: Limits, deadline: Deadline) -> Source:
         return Source(content, name)
     if plain is not None:
         return _map_file(*plain, name, limits)
-    return _hold(_read_chunks(file, name, limits, deadline), name)
+    memory, mapping = spool(_read_chunks(file, name, limits, deadline), name)
+    return Source(memory, name, mapping)
 
 
 def _plain_file(file: Any) -> tuple[int, int] | None:
-    """Descriptor and position of a file object, if what it reads are the bytes of a regular file.
+    """Return descriptor and position of a file object if it reads the very bytes of a regular file, else None.
 
-    ``fileno`` alone does not say so: that of a ``GzipFile`` leads to the compressed bytes. Hence exact types.
+    A ``fileno`` does not prove that: that of a ``GzipFile`` belongs to the compressed file. So only exact types count.
     """
     if isinstance(file, tempfile._TemporaryFileWrapper):
         file = file.file
-    if type(file) in (io.BufferedReader, io.BufferedRandom):
-        raw = file.raw
-    else:
-        raw = file
+    raw = file.raw if type(file) in (io.BufferedReader, io.BufferedRandom) else file
     if type(raw) is not io.FileIO or not raw.readable() or not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
         return None
     return raw.fileno(), file.tell()
@@ -300,13 +350,13 @@ def _read_chunks(file: Any, name: str, limits: Limits, deadline: Deadline) -> It
     while True:
         deadline.check(f"reading {name}")
         try:
-            chunk = file.read(min(_READ_SIZE, limit.size - total + 1))
+            chunk = file.read(min(_READ_BYTES, limit.size - total + 1))
         except Exception as error:
-            # whatever a stranger's object raises; its text may quote a URL with credentials
+            # text of a foreign exception may quote a URL with credentials
             raise SourceError(f"{name}: reading failed with {type(error).__name__}") from error
         if not isinstance(chunk, (bytes, bytearray, memoryview)):
             if isinstance(chunk, types.CoroutineType):
-                chunk.close()  # or Python warns that nobody awaited it
+                chunk.close()  # or Python warns that it was never awaited
             raise OptionsError(
                 f"{name}: read() gave {type(chunk).__name__}, not bytes; give a blocking file object in binary mode"
             )
@@ -316,72 +366,3 @@ def _read_chunks(file: Any, name: str, limits: Limits, deadline: Deadline) -> It
         total += len(chunk)
         limit.check(name, total, at_least=True)
         yield chunk
-
-
-def _hold(chunks: Iterable[bytes], name: str) -> Source:
-    """Keep chunks in memory or, beyond a few MB, in an unlinked temporary file that is then mapped."""
-    memory = bytearray()
-    rest = iter(chunks)
-    for chunk in rest:
-        memory += chunk
-        if len(memory) > _IN_MEMORY:
-            return _spill(itertools.chain([bytes(memory)], rest), name)
-    return Source(memoryview(memory).toreadonly(), name)
-
-
-def _spill(chunks: Iterable[bytes], name: str) -> Source:
-    with _room_needed(name):
-        file = tempfile.TemporaryFile(prefix="telecine-", buffering=0)
-    with file:
-        size = 0
-        for chunk in chunks:
-            size += len(chunk)
-            left = memoryview(chunk)
-            with _room_needed(name):
-                while left:
-                    left = left[file.write(left) :]
-        with _room_needed(name):
-            mapping = _map(file.fileno(), size)
-    return Source(memoryview(mapping), name, mapping)
-
-
-@contextlib.contextmanager
-def _room_needed(name: str) -> Iterator[None]:
-    """Around the temporary file alone: what the chunks themselves raise may be an ``OSError`` too."""
-    try:
-        yield
-    except OSError as error:
-        raise OverloadedError(
-            f"{name}: no room for it in the temporary folder ({error.strerror}); free some or set TMPDIR to another"
-        ) from error
-
-
-_TEXT = "text, not a video"
-
-
-def _looks_like_text(data: memoryview) -> str | None:
-    """What text the source is, if it is text; None for anything that may be a video."""
-    head = bytes(data[:_HEAD])
-    start = head.removeprefix(codecs.BOM_UTF8).lstrip().lower()
-    playlist = next((what for sign, what in _PLAYLISTS.items() if start.startswith(sign)), None)
-    if playlist is not None:
-        return f"{playlist}, not a video; telecine follows no playlist: give the video itself"
-    if _CONTROL.search(head):
-        return None
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(head, final=len(data) <= _HEAD)
-    except UnicodeDecodeError:
-        return None
-    if start.startswith(b"version https://git-lfs.github.com/spec/"):
-        return "a Git-LFS pointer, not the video: run git lfs pull"
-    if b"<mpd" in start:
-        return "a DASH manifest (MPD), not a video; telecine follows no playlist: give the video itself"
-    if b"<html" in start or start.startswith(b"<!doctype html"):
-        return "an HTML page, not a video: likely an error or login page; check where it was downloaded from"
-    if start.startswith(b"<"):
-        return "XML text, not a video; an XML answer is often the error message of a storage service"
-    if start.startswith((b"{", b"[")):
-        return "JSON text, not a video; it is often the error message of a server"
-    if start.startswith(b"data:"):
-        return "the text of a data: URL in bytes; give it as a str"
-    return _TEXT
