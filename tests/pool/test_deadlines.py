@@ -1,4 +1,4 @@
-"""Deadlines and cancellation: whatever stage a request is in, it ends in time, and what it held is free again."""
+"""Deadlines and cancellation: in every stage a request ends in time and frees its cores and memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from support.clips import CLIPS
 from support.fake_backends import Gate, fakes, steps
-from support.pool_cases import MB, best_of_five, gate, is_idle, is_right, path, pool, until
+from support.pool_cases import MB, assert_seconds, best_of_five, gate, has_frames, is_idle, path, pool, until
 from telecine import DeadlineError, OverloadedError, Pool
 from telecine.deadline import Deadline
 from telecine.errors import Cancelled
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.usefixtures("fakes"), pytest.mark.timeout(60)]
 
 
 class SlowFile(io.RawIOBase):
-    """A file object that gives a byte now and then."""
+    """File object that returns one byte at a time, slowly."""
 
     def __init__(self):
         self.reading = threading.Event()
@@ -39,7 +39,7 @@ class SlowFile(io.RawIOBase):
 
 
 class ReadClip(io.RawIOBase):
-    """A clip as a file object that has to be read."""
+    """File object of a clip that has to be read."""
 
     def __init__(self, path):
         self._content = io.BytesIO(path.read_bytes())
@@ -52,7 +52,7 @@ class ReadClip(io.RawIOBase):
 
 
 class StuckClip(ReadClip):
-    """The same, but it does not come before a gate is open, as the answer to a name look-up may not."""
+    """File object of a clip whose first read blocks until a gate is open, as a name lookup may."""
 
     def __init__(self, path, gate):
         super().__init__(path)
@@ -67,7 +67,7 @@ class StuckClip(ReadClip):
 
 
 @best_of_five
-def test_the_timeout_counts_the_queue(path):
+def test_the_timeout_includes_the_time_in_the_queue(path):
     gate, pool = Gate(), Pool(threads=1)
     blockers = [pool.submit(path, indices=[1], backend="fake", do=gate) for _ in range(2)]
     started = time.monotonic()
@@ -75,9 +75,9 @@ def test_the_timeout_counts_the_queue(path):
         pool.load(path, timeout=0.2)
     taken = time.monotonic() - started
     gate.open()
-    assert all(is_right(future.result(), [1]) for future in blockers)
+    assert all(has_frames(future.result(), [1]) for future in blockers)
     pool.close()
-    assert 0.19 < taken < 0.7
+    assert_seconds(taken, above=0.19, below=0.7)
 
 
 @best_of_five
@@ -86,10 +86,11 @@ def test_the_timeout_is_checked_while_decoding(path):
     pool.load(path, num_frames=1)
     started = time.monotonic()
     with pytest.raises(DeadlineError, match="decoding"):
-        pool.load(path, backend="fake", do=gate, timeout=0.2)
+        pool.load(path, backend="fake", do=gate, timeout=0.5)
     taken = time.monotonic() - started
     pool.close()
-    assert taken < 0.6 and pool.status().abandoned == 0
+    assert pool.status().abandoned == 0
+    assert_seconds(taken, below=0.9)
 
 
 @best_of_five
@@ -99,12 +100,12 @@ def test_the_timeout_is_checked_while_fetching(path):
         started = time.monotonic()
         with pytest.raises(DeadlineError, match="reading"):
             pool.load(SlowFile(), timeout=0.2)
-        assert time.monotonic() - started < 0.6
+        assert_seconds(time.monotonic() - started, below=0.6)
         assert is_idle(pool) and pool.status().abandoned == 0
 
 
-def test_the_timeout_is_checked_while_the_index_is_made(pool, path):
-    """The watch lets the time pass when the first packets are read."""
+def test_the_timeout_is_checked_while_reading_the_packet_index(pool, path):
+    """The progress callback lets the time pass when the first packets are read."""
 
     def watch(doing, done, total):
         if doing == "reading the packets":
@@ -117,7 +118,7 @@ def test_the_timeout_is_checked_while_the_index_is_made(pool, path):
 
 
 @best_of_five
-def test_a_fetch_that_hangs_fails_within_a_second_and_others_go_on(path):
+def test_a_hanging_fetch_fails_within_a_second_and_other_requests_continue(path):
     gate = Gate()
     with Pool(threads=1, workers=1) as pool:
         started = time.monotonic()
@@ -128,12 +129,12 @@ def test_a_fetch_that_hangs_fails_within_a_second_and_others_go_on(path):
         assert pool.status().stuck == 1
         gate.open()
         until(lambda: pool.status().stuck == 0 and is_idle(pool))
-        assert pool._workers.resources.scheduler.free_cores == 1  # what came back too late keeps no turn
-    assert taken < 1.1
+        assert pool._workers.resources.scheduler.free_cores == 1  # a thread that came back too late holds no core
+    assert_seconds(taken, below=1.1)
 
 
 @best_of_five
-def test_a_backend_that_hangs_fails_within_a_second_and_its_thread_is_replaced(path):
+def test_a_hanging_backend_fails_within_a_second_and_its_thread_is_replaced(path):
     gate = Gate()
     with Pool(threads=1, workers=1) as pool:
         hung = pool.submit(path, backend="fake", do=gate.block, timeout=0.2)
@@ -142,28 +143,28 @@ def test_a_backend_that_hangs_fails_within_a_second_and_its_thread_is_replaced(p
         with pytest.raises(DeadlineError, match="fake did not return"):
             hung.result()
         taken = time.monotonic() - started
-        assert all(is_right(future.result(20), [i]) for i, future in enumerate(others))
+        assert all(has_frames(future.result(20), [i]) for i, future in enumerate(others))
         status = pool.status()
         assert (status.abandoned, status.stuck) == (1, 1)
         assert METRICS.read_gauges()["telecine_threads_stuck"] >= 1
-        assert status.memory_leased > 0  # nobody knows when it comes back
+        assert status.memory_leased > 0  # the stuck thread may still use it
         gate.open()
         until(lambda: pool.status().stuck == 0 and is_idle(pool))
         assert pool.status().abandoned == 1
-    assert taken < 1.2
+    assert_seconds(taken, below=1.2)
 
 
-def test_memory_that_hung_threads_hold_is_not_given_out_twice(path, gate):
+def test_memory_of_stuck_threads_stays_leased(path, gate):
     with Pool(threads=1, memory=200 * MB) as pool:
         budget = pool._workers.config.memory
         with pytest.raises(DeadlineError):
             pool.load(path, backend="costly", host=budget * 3 // 4, do=gate.block, timeout=0.1)
         with pytest.raises(OverloadedError, match="threads that hang"):
             pool.load(path, backend="costly", host=budget // 2)
-        assert is_right(pool.load(path, indices=[1], backend="costly", host=budget // 5), [1])
+        assert has_frames(pool.load(path, indices=[1], backend="costly", host=budget // 5), [1])
 
 
-def test_a_callers_own_deadline_watches_and_cancels(pool, path):
+def test_a_deadline_of_the_caller_reports_progress_and_cancels(pool, path):
     seen = []
     deadline = Deadline(20, lambda doing, done, total: seen.append(doing))
     pool.load(path, num_frames=2, timeout=deadline)
@@ -176,17 +177,17 @@ def test_a_callers_own_deadline_watches_and_cancels(pool, path):
 # cancellation at every stage
 
 
-def test_cancelled_in_the_queue(pool, path, gate):
+def test_cancelling_a_queued_request(pool, path, gate):
     blockers = [pool.submit(path, indices=[1], backend="fake", do=gate) for _ in range(2)]
     queued = pool.submit(path)
     assert queued.cancel() and queued.cancelled()
     status = pool.status()
     assert status.queued + status.running == 2
     gate.open()
-    assert all(is_right(future.result(), [1]) for future in blockers)
+    assert all(has_frames(future.result(), [1]) for future in blockers)
 
 
-def test_cancelled_while_fetching(pool, path):
+def test_cancelling_during_the_fetch(pool, path):
     file = SlowFile()
     future = pool.submit(file)
     assert file.reading.wait(20)
@@ -195,8 +196,8 @@ def test_cancelled_while_fetching(pool, path):
     assert len(pool.load(path, num_frames=1)) == 1
 
 
-def test_cancelled_while_the_index_is_made(pool, path):
-    """The watch holds the request there until it was withdrawn."""
+def test_cancelling_while_the_packet_index_is_read(pool, path):
+    """The progress callback blocks the request there until it is cancelled."""
     there, go_on = threading.Event(), threading.Event()
 
     def watch(doing, done, total):
@@ -213,7 +214,7 @@ def test_cancelled_while_the_index_is_made(pool, path):
     assert len(pool.load(path, num_frames=1)) == 1
 
 
-def test_cancelled_while_waiting_for_a_turn_behind_a_fetch(path, gate):
+def test_cancelling_while_waiting_for_a_core_after_the_fetch(path, gate):
     with Pool(threads=1) as pool:
         first = pool.submit(path, indices=[1], backend="fake", do=gate)
         gate.wait_for(1)
@@ -222,10 +223,10 @@ def test_cancelled_while_waiting_for_a_turn_behind_a_fetch(path, gate):
         second.cancel()
         until(lambda: pool.status().running == 1)
         gate.open()
-        assert is_right(first.result(), [1])
+        assert has_frames(first.result(), [1])
 
 
-def test_cancelled_while_waiting_for_memory(pool, path, gate):
+def test_cancelling_while_waiting_for_memory(pool, path, gate):
     budget = pool._workers.config.memory
     first = pool.submit(path, indices=[1], backend="costly", host=budget, threads=1, do=gate)
     gate.wait_for(1)
@@ -234,22 +235,22 @@ def test_cancelled_while_waiting_for_memory(pool, path, gate):
     second.cancel()
     until(lambda: pool._workers.resources.memory.waiting == 0)
     gate.open()
-    assert is_right(first.result(), [1])
+    assert has_frames(first.result(), [1])
 
 
-def test_cancelled_while_paused(path):
+def test_cancelling_a_request_that_has_yielded_its_cores(path):
     with Pool(threads=1) as pool:
         long = pool.submit(path, backend="fake", do=steps(1000, 0.005))
         time.sleep(0.5)
         short = pool.submit(path, indices=[1], backend="fake", do=steps(20, 0.01))
         until(lambda: short.done() or pool._workers.resources.scheduler.waiting)
         long.cancel()
-        assert is_right(short.result(20), [1])
+        assert has_frames(short.result(20), [1])
         until(lambda: is_idle(pool))
 
 
 @best_of_five
-def test_cancelled_while_decoding_frees_all_within_a_tenth_of_a_second(pool, path):
+def test_cancelling_during_the_decode_frees_everything_within_a_tenth_of_a_second(pool, path):
     gate = Gate()
     future = pool.submit(path, backend="fake", do=gate)
     gate.wait_for(1)
@@ -258,7 +259,7 @@ def test_cancelled_while_decoding_frees_all_within_a_tenth_of_a_second(pool, pat
     with pytest.raises(concurrent.futures.CancelledError):
         future.result()
     until(lambda: is_idle(pool))
-    assert time.monotonic() - started < 0.1
+    assert_seconds(time.monotonic() - started, below=0.1)
     assert pool.load(path, indices=[0], backend="fake").indices.tolist() == [0]
 
 
@@ -269,23 +270,23 @@ def test_a_real_decode_stops_within_a_tenth_of_a_second(pool):
     started = time.monotonic()
     assert future.cancel()
     until(lambda: is_idle(pool))
-    assert time.monotonic() - started < 0.1
+    assert_seconds(time.monotonic() - started, below=0.1)
     assert pool.status().abandoned == 0
 
 
-def test_cancelled_although_the_backend_never_looks(path, gate):
+def test_cancelling_although_the_backend_never_checks_its_deadline(path, gate):
     with Pool(threads=1) as pool:
         future = pool.submit(path, backend="fake", do=gate.block)
         gate.wait_for(1)
         future.cancel()
         with pytest.raises(concurrent.futures.CancelledError):
             future.result(0.1)
-        assert is_right(pool.load(path, indices=[2], backend="fake", timeout=30), [2])
+        assert has_frames(pool.load(path, indices=[2], backend="fake", timeout=30), [2])
         assert pool.status().stuck == 1
 
 
-def test_whoever_waits_when_a_pool_is_closed_gets_an_error_of_the_tree(path, gate):
-    """One request runs, the others are queued; nobody but the pool withdrew them."""
+def test_closing_a_pool_with_cancel_raises_cancelled_for_its_callers(path, gate):
+    """One request runs, the others are queued; only the pool cancelled them."""
     pool = Pool(threads=1)
 
     def load_one():
@@ -322,7 +323,7 @@ def test_closing_a_pool_does_not_cancel_the_task_that_awaits_frames(path, gate):
     asyncio.run(main())
 
 
-def test_a_library_that_hangs_does_not_keep_those_who_wait_when_a_pool_is_closed(path, gate):
+def test_closing_a_pool_does_not_wait_for_a_hanging_library(path, gate):
     pool = Pool(threads=1)
     future = pool.submit(path, backend="fake", do=gate.block)
     gate.wait_for(1)
@@ -333,7 +334,7 @@ def test_a_library_that_hangs_does_not_keep_those_who_wait_when_a_pool_is_closed
     assert pool.status().stuck == 1
 
 
-def test_what_its_owner_cancelled_stays_cancelled_when_the_pool_is_closed(path, gate):
+def test_a_cancelled_future_stays_cancelled_when_the_pool_is_closed(path, gate):
     pool = Pool(threads=1)
     future = pool.submit(path, backend="fake", do=gate)
     gate.wait_for(1)

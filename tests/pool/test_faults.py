@@ -1,4 +1,4 @@
-"""Faults: what breaks takes only its own request along, in bounded time, and leaves nothing behind."""
+"""A fault ends only its own request, in bounded time, and leaves no thread, memory or descriptor behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 
 from support.clips import CLIPS
 from support.fake_backends import fakes, steps
-from support.pool_cases import gate, is_idle, is_right, path, pool, until
+from support.pool_cases import gate, has_frames, is_idle, path, pool, until
 from telecine import DeadlineError, DecodeError, NoVideoError, OverloadedError, Pool, SourceError
 from telecine.errors import TelecineError
 
@@ -29,11 +29,11 @@ pytestmark = [pytest.mark.usefixtures("fakes"), pytest.mark.timeout(60)]
 
 
 class Killed(BaseException):
-    """What kills a thread. SystemExit would end the process, where it meets a library that calls back."""
+    """Error that ends a thread. SystemExit would end the process if it is raised in the callback of a library."""
 
 
 def kill(thread):
-    """Raise an error in a thread, wherever it is."""
+    """Raise an error in another thread."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Killed))
 
 
@@ -41,7 +41,7 @@ def kill(thread):
 
 
 @pytest.mark.parametrize("fault", [SystemExit, KeyboardInterrupt, GeneratorExit, RecursionError, KeyError])
-def test_whatever_a_backend_raises_ends_its_request_only(pool, path, fault):
+def test_any_exception_of_a_backend_ends_only_its_own_request(pool, path, fault):
     def fail(request):
         raise fault("secret bytes of the input")
 
@@ -50,7 +50,7 @@ def test_whatever_a_backend_raises_ends_its_request_only(pool, path, fault):
         with pytest.raises(TelecineError, match=f"fake with {fault.__name__}") as failure:
             pool.load(path, backend="fake", do=fail)
         assert "secret" not in str(failure.value)
-    assert all(is_right(future.result(), [i]) for i, future in enumerate(others))
+    assert all(has_frames(future.result(), [i]) for i, future in enumerate(others))
     assert is_idle(pool)
 
 
@@ -60,11 +60,11 @@ def test_running_out_of_memory_raises_overloaded_error(pool, path):
 
     with pytest.raises(OverloadedError, match="not enough memory"):
         pool.load(path, backend="fake", do=fail)
-    assert is_idle(pool) and is_right(pool.load(path, indices=[1], backend="fake"), [1])
+    assert is_idle(pool) and has_frames(pool.load(path, indices=[1], backend="fake"), [1])
 
 
-def test_an_allocation_that_fails_raises_overloaded_error_and_the_others_are_right(path):
-    """The system refuses what the pool thought it had."""
+def test_a_failed_allocation_raises_overloaded_error_and_other_requests_succeed(path):
+    """The system has less memory than the pool was told."""
     done = run_script(
         """
         import resource
@@ -86,31 +86,31 @@ def test_an_allocation_that_fails_raises_overloaded_error_and_the_others_are_rig
 
 
 @pytest.mark.parametrize("backend", ["missing", "unmakeable", "cost_raises"])
-def test_a_backend_broken_before_it_decodes(pool, path, backend):
+def test_a_backend_that_fails_before_decoding_ends_only_its_own_request(pool, path, backend):
     for _ in range(3):
         with pytest.raises(TelecineError, match=backend):
             pool.load(path, backend=backend)
-    assert is_idle(pool) and is_right(pool.load(path, indices=[1], backend="fake"), [1])
+    assert is_idle(pool) and has_frames(pool.load(path, indices=[1], backend="fake"), [1])
 
 
 @pytest.mark.parametrize("answer", [7, object()])
-def test_a_backend_that_gives_nonsense(pool, path, answer):
+def test_a_backend_that_returns_a_wrong_type_ends_only_its_own_request(pool, path, answer):
     with pytest.raises(TelecineError, match="fake"):
         pool.load(path, backend="fake", do=lambda request: answer)
     assert is_idle(pool)
 
 
-def test_a_gpu_lease_that_fails(path):
+def test_a_failing_gpu_lease_ends_only_its_own_request(path):
     def refuse(nbytes, device):
         raise ValueError("no room")
 
     with Pool(threads=1, lease_vram=refuse) as pool:
         with pytest.raises(TelecineError, match="ValueError"):
             pool.load(path, backend="costly", device="cuda", gpu=1)
-        assert is_idle(pool) and is_right(pool.load(path, indices=[1], backend="fake"), [1])
+        assert is_idle(pool) and has_frames(pool.load(path, indices=[1], backend="fake"), [1])
 
 
-def test_a_thread_that_is_killed_takes_only_its_own_request_along(path, gate):
+def test_a_killed_thread_ends_only_its_own_request(path, gate):
     with Pool(threads=1) as pool:
         victim = pool.submit(path, backend="fake", do=gate)
         others = [pool.submit(path, indices=[i], backend="fake") for i in range(3)]
@@ -119,20 +119,20 @@ def test_a_thread_that_is_killed_takes_only_its_own_request_along(path, gate):
         kill(thread)
         with pytest.raises(TelecineError, match="Killed"):
             victim.result(20)
-        assert all(is_right(future.result(20), [i]) for i, future in enumerate(others))
+        assert all(has_frames(future.result(20), [i]) for i, future in enumerate(others))
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_idle_thread_that_is_killed_is_replaced(path):
+def test_a_killed_idle_thread_is_replaced(path):
     with Pool(threads=1) as pool:
         pool.load(path, num_frames=1, backend="fake")
         (thread,) = pool._workers.threads
         kill(thread)
         for i in range(5):
-            assert is_right(pool.load(path, indices=[i], backend="fake", timeout=30), [i])
+            assert has_frames(pool.load(path, indices=[i], backend="fake", timeout=30), [i])
 
 
-def test_the_watch_that_is_killed_is_replaced(path, gate, caplog):
+def test_a_killed_watchdog_is_replaced(path, gate, caplog):
     with Pool(threads=1) as pool:
         hung = pool.submit(path, backend="fake", do=gate.block, timeout=1.0)
         gate.wait_for(1)
@@ -141,12 +141,12 @@ def test_the_watch_that_is_killed_is_replaced(path, gate, caplog):
         with pytest.raises(DeadlineError):
             hung.result(20)
         assert pool._workers._watchdog is not watch
-        assert is_right(pool.load(path, indices=[1], backend="fake", timeout=30), [1])
+        assert has_frames(pool.load(path, indices=[1], backend="fake", timeout=30), [1])
     assert "the watchdog of a pool ended" in caplog.text
 
 
-def test_what_is_called_at_the_end_of_a_request_may_ask_for_another_and_wait(path):
-    """Its thread counts as free for the next request by then, and is not."""
+def test_a_done_callback_may_load_another_source_and_wait(path):
+    """The thread that runs the callback is counted as idle, but cannot take the next request."""
     with Pool(threads=1) as pool:
         nested, done = [], threading.Event()
 
@@ -156,11 +156,11 @@ def test_what_is_called_at_the_end_of_a_request_may_ask_for_another_and_wait(pat
 
         first = pool.submit(path, indices=[1], backend="fake", do=steps(20, 0.005))
         first.add_done_callback(again)
-        assert is_right(first.result(20), [1])
-        assert done.wait(20) and is_right(nested[0], [2])
+        assert has_frames(first.result(20), [1])
+        assert done.wait(20) and has_frames(nested[0], [2])
 
 
-def test_what_is_called_at_the_end_of_a_late_request_does_not_stop_the_watch(path, gate):
+def test_a_blocking_done_callback_of_a_late_request_does_not_stop_the_watchdog(path, gate):
     with Pool(threads=1) as pool:
         block = threading.Event()
         late = pool.submit(path, backend="fake", do=gate.block, timeout=0.1)
@@ -172,7 +172,7 @@ def test_what_is_called_at_the_end_of_a_late_request_does_not_stop_the_watch(pat
         block.set()
 
 
-def test_an_error_that_is_its_own_cause(pool, path):
+def test_an_error_that_is_its_own_cause_is_raised(pool, path):
     def fail(request):
         error = DecodeError("damaged")
         raise error from error
@@ -182,8 +182,8 @@ def test_an_error_that_is_its_own_cause(pool, path):
 
 
 def test_no_request_is_lost_while_threads_hang_and_are_killed(path, gate, caplog):
-    """Two thousand tiny requests from sixteen threads. Each ends as itself, with its frame, its timeout, its
-    cancellation or the death of its thread; then nothing is left, and the pool works as before."""
+    """Two thousand small requests from sixteen threads each end with their own frame, timeout, cancellation or killed
+    thread. Then nothing is left, and the pool works as before."""
     caplog.set_level("CRITICAL")
 
     def die(request):
@@ -206,7 +206,7 @@ def test_no_request_is_lost_while_threads_hang_and_are_killed(path, gate, caplog
             return kind == "cancel"
         except TelecineError as error:
             return kind == "die" and "Killed" in str(error)
-        return kind in ("frame", "cancel") and is_right(frames, [i % 60])
+        return kind in ("frame", "cancel") and has_frames(frames, [i % 60])
 
     with Pool(threads=2) as pool:
         with concurrent.futures.ThreadPoolExecutor(16) as callers:
@@ -218,10 +218,10 @@ def test_no_request_is_lost_while_threads_hang_and_are_killed(path, gate, caplog
         until(lambda: is_idle(pool) and pool.status().stuck == 0)
         assert pool._workers.resources.scheduler.free_cores == 2
         futures = [pool.submit(path, indices=[i], backend="fake", timeout=30) for i in range(8)]
-        assert all(is_right(future.result(), [i]) for i, future in enumerate(futures))
+        assert all(has_frames(future.result(), [i]) for i, future in enumerate(futures))
 
 
-def test_a_result_is_freed_as_soon_as_its_owner_drops_it(pool, path):
+def test_frames_are_freed_as_soon_as_the_caller_drops_them(pool, path):
     gc.collect()
     gc.disable()
     try:
@@ -233,7 +233,7 @@ def test_a_result_is_freed_as_soon_as_its_owner_drops_it(pool, path):
         gc.enable()
 
 
-def test_an_error_does_not_keep_the_decode_alive(pool, path):
+def test_an_error_does_not_keep_the_arrays_of_its_decode(pool, path):
     kept = []
 
     def fail(request):
@@ -251,7 +251,7 @@ def open_descriptors():
     return len(os.listdir("/proc/self/fd"))
 
 
-def test_many_good_and_bad_clips_from_sixteen_threads(path):
+def test_good_and_bad_clips_from_sixteen_threads_leak_no_thread_or_descriptor(path):
     video = path.read_bytes()
     kinds = [
         (path, None),
@@ -283,7 +283,7 @@ def test_many_good_and_bad_clips_from_sixteen_threads(path):
         assert threading.active_count() <= threads + 2
 
 
-# forks and the end of the interpreter
+# forks and the exit of the interpreter
 
 
 def run_script(script, path, timeout=40):
@@ -304,7 +304,7 @@ def run_script(script, path, timeout=40):
     )
 
 
-def test_a_fork_in_the_middle(path):
+def test_a_fork_during_requests_leaves_a_usable_pool_in_parent_and_child(path):
     done = run_script(
         """
         pool, gate = Pool(threads=2), Gate()
@@ -334,7 +334,7 @@ def test_a_fork_in_the_middle(path):
 
 
 @pytest.mark.parametrize("kind", ["gate", "gate.block", "steps(10**6, 0.001)"])
-def test_the_interpreter_ends_with_work_queued(path, kind):
+def test_the_interpreter_exits_with_queued_requests(path, kind):
     started = time.monotonic()
     done = run_script(
         f"""
@@ -350,7 +350,7 @@ def test_the_interpreter_ends_with_work_queued(path, kind):
     assert time.monotonic() - started < 20
 
 
-def test_the_interpreter_ends_while_real_decodes_run(path):
+def test_the_interpreter_exits_during_real_decodes(path):
     done = run_script(
         """
         pool = Pool(threads=2)

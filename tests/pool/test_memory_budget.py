@@ -1,4 +1,4 @@
-"""Leases on memory: in order, never more than there is, and what a decode takes."""
+"""Leases on memory, and the estimated memory of a decode."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["fakes"]
 
 
 def never():
-    """Nothing ends the wait."""
+    """Check of a wait that nothing ends."""
 
 
-def test_leases_add_up_and_come_back():
+def test_leases_add_up_and_are_returned():
     memory = MemoryBudget(100)
     with memory.lease(60, never), memory.lease(40, never):
         assert memory.leased == 100
@@ -34,7 +34,7 @@ def test_leases_add_up_and_come_back():
     assert memory.leased == 0
 
 
-def test_releasing_twice_counts_once():
+def test_a_lease_is_returned_once():
     memory = MemoryBudget(100)
     lease = memory.lease(50, never)
     lease.release()
@@ -43,12 +43,12 @@ def test_releasing_twice_counts_once():
     assert (memory.leased, memory.lost) == (0, 0)
 
 
-def test_what_can_never_fit_is_refused():
+def test_a_lease_larger_than_the_budget_is_refused():
     with pytest.raises(LimitError, match="101 bytes of memory"):
         MemoryBudget(100).lease(101, never)
 
 
-def test_a_abandoned_lease_is_lost_until_it_comes_back():
+def test_an_abandoned_lease_is_lost_until_it_is_released():
     memory = MemoryBudget(100)
     lease = memory.lease(70, never)
     lease.abandon()
@@ -60,7 +60,7 @@ def test_a_abandoned_lease_is_lost_until_it_comes_back():
     assert memory.try_lease(50) is not None
 
 
-def test_requests_wait_in_order_also_behind_a_large_one():
+def test_leases_are_given_in_order_even_behind_a_large_one():
     memory, order = MemoryBudget(100), []
     first = memory.lease(60, never)
 
@@ -75,7 +75,7 @@ def test_requests_wait_in_order_also_behind_a_large_one():
         threads[-1].start()
         while memory.waiting < len(threads):
             time.sleep(0.001)
-    assert memory.try_lease(10) is None  # nobody overtakes those who wait
+    assert memory.try_lease(10) is None  # no request overtakes those that wait
     first.release()
     for thread in threads:
         thread.join(10)
@@ -83,7 +83,7 @@ def test_requests_wait_in_order_also_behind_a_large_one():
     assert memory.leased == 0
 
 
-def test_who_gives_up_leaves_the_line():
+def test_a_wait_that_times_out_leaves_the_queue():
     memory = MemoryBudget(100)
     first = memory.lease(100, never)
     deadline = Deadline(0.05)
@@ -96,7 +96,7 @@ def test_who_gives_up_leaves_the_line():
 
 @pytest.fixture
 def decode_request():
-    """What a backend is asked for ten frames of a small clip."""
+    """Returns the request that a backend gets for ten frames of a small clip."""
     seen = []
 
     class Look(RequestHooks):
@@ -145,8 +145,8 @@ def test_a_backend_may_say_what_it_takes(decode_request):
     assert (cost.host, cost.device) == (5, 6)
 
 
-def test_the_cost_covers_what_a_decode_really_takes():
-    """In a process of its own: the growth of the resident set over a warmed-up one."""
+def test_the_estimated_memory_covers_that_of_a_real_decode():
+    """Measured in a new process: the growth of its resident set after a first decode."""
     script = """
 import sys
 from telecine import load

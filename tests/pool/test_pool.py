@@ -1,4 +1,4 @@
-"""Many requests at once: each gets its own frames or its own error, within the cores, memory and queue there are."""
+"""Many requests at once: each gets its own frames or its own error, within the cores, memory and queue of the pool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from support.clips import CLIPS
 from support.fake_backends import Gate, fakes, steps
-from support.pool_cases import MB, best_of_five, gate, is_idle, is_right, path, pool, until
+from support.pool_cases import MB, assert_seconds, best_of_five, gate, has_frames, is_idle, path, pool, until
 from telecine import DecodeError, LimitError, NoVideoError, OptionsError, OverloadedError, Pool, SourceError
 from telecine.api import load
 from telecine.errors import Cancelled, TelecineError
@@ -27,7 +27,7 @@ __all__ = ["fakes", "gate", "path", "pool"]
 pytestmark = [pytest.mark.usefixtures("fakes"), pytest.mark.timeout(60)]
 
 
-# what it gives
+# results and errors
 
 
 def test_frames_are_those_of_load(pool, path):
@@ -40,18 +40,19 @@ def test_frames_are_those_of_load(pool, path):
 
 def test_each_request_gets_its_own_frames(pool, path):
     futures = {i: pool.submit(path, indices=[i, 0, i], backend="fake") for i in range(40)}
-    assert all(is_right(future.result(), [i, 0, i]) for i, future in futures.items())
+    assert all(has_frames(future.result(), [i, 0, i]) for i, future in futures.items())
 
 
 @best_of_five
-def test_the_report_says_what_waited_and_what_was_remembered(path):
+def test_the_report_has_the_waiting_time_and_whether_the_index_was_cached(path):
     gate, pool = Gate(), Pool(threads=2)
     first = pool.submit(path, num_frames=2, backend="fake", do=gate)
     others = [pool.submit(path, num_frames=2, backend="fake", do=gate) for _ in range(3)]
     time.sleep(0.2)
     gate.open()
     seconds = [future.result().report.seconds["queue"] for future in (first, *others)]
-    assert seconds[0] < 0.15 < seconds[3]
+    assert_seconds(seconds[0], below=0.15)
+    assert seconds[3] > 0.15
     later = pool.load(path, num_frames=2)
     pool.close()
     assert later.report.index_cached and not first.result().report.index_cached
@@ -73,7 +74,7 @@ def test_errors_are_those_of_load(pool):
 
 
 def ask(pool, way, source, **options):
-    """The same request in each of the three ways."""
+    """Make the same request in one of three ways."""
     if way == "load":
         return pool.load(source, **options)
     if way == "submit":
@@ -115,7 +116,7 @@ def test_bad_input_is_the_same_value_error_as_without_a_pool(pool, way, clip, op
 
 @in_every_way
 @pytest.mark.parametrize("raised", [SourceError, NoVideoError, DecodeError, LimitError, OptionsError])
-def test_errors_of_the_tree_come_out_of_a_backend_as_they_are(pool, path, way, raised):
+def test_a_telecine_error_of_a_backend_is_raised_unchanged(pool, path, way, raised):
     error = raised("said by the backend")
 
     def fail(request):
@@ -128,7 +129,7 @@ def test_errors_of_the_tree_come_out_of_a_backend_as_they_are(pool, path, way, r
 
 @in_every_way
 @pytest.mark.parametrize("raised", [ValueError, OSError, IndexError])
-def test_errors_of_others_become_one_of_the_tree_that_is_not_the_callers_fault(pool, path, way, raised):
+def test_a_foreign_error_of_a_backend_becomes_a_telecine_error_that_is_no_value_error(pool, path, way, raised):
     def fail(request):
         raise raised("quotes the input")
 
@@ -139,25 +140,25 @@ def test_errors_of_others_become_one_of_the_tree_that_is_not_the_callers_fault(p
 
 
 @in_every_way
-def test_a_backend_that_cannot_even_be_made_is_an_error_of_the_tree(pool, path, way):
+def test_a_backend_whose_constructor_fails_raises_a_telecine_error(pool, path, way):
     with pytest.raises(TelecineError, match="unmakeable with RuntimeError"):
         ask(pool, way, path, backend="unmakeable")
     assert is_idle(pool)
 
 
-def test_a_caller_that_cannot_be_told_apart_is_refused(pool, path):
+def test_an_unhashable_caller_is_refused(pool, path):
     with pytest.raises(OptionsError, match="caller is a list"):
         pool.submit(path, caller=["name"])
     assert is_idle(pool)
 
 
 @pytest.mark.parametrize("name", ["threads", "memory", "workers", "queue", "vram"])
-def test_numbers_of_a_pool_are_checked(name):
+def test_arguments_of_a_pool_are_checked(name):
     with pytest.raises(OptionsError, match=name):
         Pool(**{name: 0})
 
 
-def test_the_environment_says_how_many_cores(monkeypatch):
+def test_the_environment_variable_sets_the_number_of_cores(monkeypatch):
     monkeypatch.setenv("TELECINE_POOL_SIZE", "3")
     assert Pool()._workers.config.cores == 3
     monkeypatch.setenv("TELECINE_POOL_SIZE", "many")
@@ -165,10 +166,10 @@ def test_the_environment_says_how_many_cores(monkeypatch):
         Pool()
 
 
-# threads, and the end of them
+# threads, closing, map
 
 
-def test_no_thread_before_the_first_request_and_none_after_the_last():
+def test_a_pool_has_no_thread_before_its_first_request_nor_after_closing():
     def threads():
         return {thread for thread in threading.enumerate() if thread.name == "telecine-pool"}
 
@@ -180,24 +181,24 @@ def test_no_thread_before_the_first_request_and_none_after_the_last():
     assert not threads()
 
 
-def test_close_lets_work_finish_may_be_repeated_and_refuses_more(path):
+def test_close_waits_for_running_requests_and_refuses_new_ones(path):
     pool = Pool(threads=2)
     futures = [pool.submit(path, indices=[1], backend="fake", do=steps(5, 0.01)) for _ in range(6)]
     pool.close()
     pool.close()
-    assert all(is_right(future.result(0), [1]) for future in futures)
+    assert all(has_frames(future.result(0), [1]) for future in futures)
     with pytest.raises(OptionsError, match="closed"):
         pool.load(path)
 
 
-def test_an_error_in_the_block_withdraws_what_is_left(path, gate):
+def test_an_error_in_the_with_block_cancels_all_requests(path, gate):
     with pytest.raises(KeyError), Pool(threads=1) as pool:
         futures = [pool.submit(path, backend="fake", do=gate) for _ in range(4)]
         raise KeyError
     assert all(isinstance(future.exception(0), Cancelled) for future in futures)
 
 
-def test_the_default_pool_is_one_and_made_again_after_it_was_closed(path):
+def test_there_is_one_default_pool_and_a_new_one_after_closing(path):
     first = Pool.default()
     assert Pool.default() is first
     first.close()
@@ -206,7 +207,7 @@ def test_the_default_pool_is_one_and_made_again_after_it_was_closed(path):
     second.close()
 
 
-def test_map_keeps_order_and_looks_ahead_only_so_far(pool, path):
+def test_map_keeps_the_order_and_submits_a_bounded_number_in_advance(pool, path):
     taken = []
 
     def sources():
@@ -220,7 +221,7 @@ def test_map_keeps_order_and_looks_ahead_only_so_far(pool, path):
     assert len(taken) == 30
 
 
-def test_map_raises_at_the_bad_source_or_gives_its_error(pool, path):
+def test_map_raises_the_error_of_a_bad_source_or_yields_it(pool, path):
     sources = [path, b"not a video", path]
     results = pool.map(sources, num_frames=1)
     assert len(next(results)) == 1
@@ -230,7 +231,7 @@ def test_map_raises_at_the_bad_source_or_gives_its_error(pool, path):
     assert kinds == ["Frames", "SourceError", "Frames"]
 
 
-def test_map_that_is_left_early_withdraws_what_it_asked_for(pool, path, gate):
+def test_map_cancels_its_requests_when_the_iterator_is_closed(pool, path, gate):
     results = pool.map([path] * 10, ahead=4, backend="fake", do=gate)
     threading.Timer(0.1, gate.open).start()
     next(results)
@@ -238,12 +239,12 @@ def test_map_that_is_left_early_withdraws_what_it_asked_for(pool, path, gate):
     until(lambda: is_idle(pool))
 
 
-def test_map_waits_where_submit_would_refuse(path):
+def test_map_waits_while_the_queue_is_full(path):
     with Pool(threads=1, queue=2) as pool:
         assert len(list(pool.map([path] * 12, ahead=8, num_frames=1, backend="fake"))) == 12
 
 
-def test_map_waits_only_for_room_and_raises_what_else_refuses_a_request(pool, path, monkeypatch):
+def test_map_raises_errors_other_than_a_full_queue_at_once(pool, path, monkeypatch):
     def fail(*_, **__):
         assert next(calls) < 3, "asked again and again"
         raise MemoryError
@@ -259,20 +260,20 @@ def test_map_waits_only_for_room_and_raises_what_else_refuses_a_request(pool, pa
 
 @pytest.mark.parametrize("single", ["clip.mp4", b"clip", bytearray(b"clip"), Path("clip.mp4")], ids=repr)
 def test_map_refuses_a_single_source(pool, single):
-    """It would take the letters of a path for sources."""
+    """Otherwise it would take each character of a path for a source."""
     with pytest.raises(OptionsError, match="a single source goes into a list"):
         pool.map(single)
 
 
 @pytest.mark.parametrize("wrong", [{"num_frames": -1}, {"nun_frames": 3}, {"ahead": 0}, {"backend": "none"}], ids=str)
 def test_map_refuses_wrong_arguments_at_once(pool, path, wrong):
-    """Not at the first source, nor once for each."""
+    """They are refused before the first source, and not once for each source."""
     with pytest.raises(OptionsError):
         pool.map([path], return_errors=True, **wrong)
 
 
 @pytest.mark.timeout(20)
-def test_map_does_not_wait_for_threads_that_the_system_has_not(pool, path, monkeypatch):
+def test_map_raises_if_the_system_cannot_start_a_thread(pool, path, monkeypatch):
     monkeypatch.setattr(pool._workers, "_start_thread", lambda target: None)
     with pytest.raises(OverloadedError, match="no thread left"):
         list(pool.map([path], num_frames=1))
@@ -280,7 +281,7 @@ def test_map_does_not_wait_for_threads_that_the_system_has_not(pool, path, monke
     assert isinstance(error, OverloadedError)
 
 
-def test_map_gives_what_was_asked_for_before_it_raises(path):
+def test_map_yields_earlier_frames_before_it_raises(path):
     with Pool(threads=1) as pool:
 
         def sources():
@@ -317,17 +318,17 @@ def longest_stall(pool, requests):
 
 
 @best_of_five
-def test_the_event_loop_answers_while_sixteen_decodes_run(pool, path):
+def test_the_event_loop_responds_during_sixteen_decodes(pool, path):
     def ask(pool):
         return pool.aload(path, num_frames=20, size=360)
 
     stalled, results = longest_stall(pool, [ask] * 16)
     assert [len(frames) for frames in results] == [20] * 16
-    assert stalled < 0.25
+    assert_seconds(stalled, below=0.25)
 
 
 @best_of_five
-def test_the_event_loop_answers_while_backends_block(pool, path):
+def test_the_event_loop_responds_while_backends_block(pool, path):
     gate = Gate()
     threading.Timer(0.3, gate.open).start()
 
@@ -335,8 +336,8 @@ def test_the_event_loop_answers_while_backends_block(pool, path):
         return pool.aload(path, indices=[3], backend="fake", do=gate.block)
 
     stalled, results = longest_stall(pool, [ask] * 16)
-    assert all(is_right(frames, [3]) for frames in results)
-    assert stalled < 0.25
+    assert all(has_frames(frames, [3]) for frames in results)
+    assert_seconds(stalled, below=0.25)
 
 
 @best_of_five
@@ -354,13 +355,13 @@ def test_cancelling_a_task_stops_the_decode_and_frees_its_lease(pool, path):
         await asyncio.to_thread(until, lambda: is_idle(pool))
         return time.monotonic() - started
 
-    assert asyncio.run(main()) < 0.3
+    assert_seconds(asyncio.run(main()), below=0.3)
 
 
 # cores
 
 
-def test_one_request_has_all_cores_and_a_crowd_has_one_each(path):
+def test_one_request_gets_all_cores_and_many_get_one_each(path):
     seen = []
 
     def note(request):
@@ -380,7 +381,7 @@ def test_one_request_has_all_cores_and_a_crowd_has_one_each(path):
         assert seen.count(1) >= 8
 
 
-def test_no_more_decodes_at_once_than_cores(path):
+def test_decodes_at_the_same_time_have_no_more_cores_than_the_pool(path):
     now, most, lock = [0], [0], threading.Lock()
 
     def note(request):
@@ -396,15 +397,15 @@ def test_no_more_decodes_at_once_than_cores(path):
     assert most[0] <= 3
 
 
-def test_a_count_of_threads_that_is_given_is_kept_and_charged(path):
+def test_the_threads_option_bounds_the_cores_of_a_decode(path):
     with Pool(threads=8) as pool:
         seen = []
         pool.load(path, num_frames=1, backend="fake", threads=3, do=lambda request: seen.append(request))
         assert seen[0].cores == 3 and seen[0].options["threads"] == 3
 
 
-def test_a_crowd_starts_no_more_decoder_threads_than_there_are_cores():
-    """One decoder for each core with one thread; the pool's own threads come on top."""
+def test_many_requests_start_no_more_decoder_threads_than_there_are_cores():
+    """Each core has one decoder with one thread. The threads of the pool are in addition to these."""
 
     def threads():
         return len(os.listdir("/proc/self/task"))
@@ -416,14 +417,12 @@ def test_a_crowd_starts_no_more_decoder_threads_than_there_are_cores():
             most = max(most, threads())
             time.sleep(0.001)
         assert all(len(future.result()) == 60 for future in futures)
-    # the watch and some that work; beside them four decoder threads, while a request is alone. Sixteen at a time would
-    # have sixty-four
+    # the watchdog, some worker threads, and four decoder threads of the first request while it is alone. Sixteen
+    # requests at a time would have sixty-four
     assert most - before <= 12
 
 
-@best_of_five
-def test_equals_are_done_one_after_the_other_also_before_anything_is_known_of_them(path):
-    """They take far longer than their few bytes let one expect."""
+def test_equal_requests_run_one_after_the_other_before_their_run_time_is_known(path):
     order = []
 
     def work(i):
@@ -439,38 +438,37 @@ def test_equals_are_done_one_after_the_other_also_before_anything_is_known_of_th
     assert order == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-@best_of_five
-def test_threads_are_used_again(path):
+def test_threads_are_reused(path):
     with Pool(threads=1) as pool:
         started = []
         start = pool._workers._start_thread
         pool._workers._start_thread = lambda target: started.append(target) or start(target)
         for _ in range(50):
             pool.load(path, num_frames=1, backend="fake")
-        assert len(started) <= 4
+        assert len(started) <= 8
 
 
 @best_of_five
-def test_a_long_request_pauses_for_short_ones_and_still_gets_on(path):
+def test_a_long_request_yields_to_short_ones_and_still_finishes(path):
     with Pool(threads=2) as pool:
-        pool.load(path, num_frames=1, backend="fake", do=steps(10, 0.005))  # so that it knows what to expect
+        pool.load(path, num_frames=1, backend="fake", do=steps(10, 0.005))  # the pool learns the usual run time
         long = pool.submit(path, indices=[7], backend="fake", do=steps(300, 0.005))
         time.sleep(0.6)
         waits = []
         for _ in range(12):
             started = time.monotonic()
-            assert is_right(pool.load(path, indices=[1], backend="fake", do=steps(10, 0.005)), [1])
+            assert has_frames(pool.load(path, indices=[1], backend="fake", do=steps(10, 0.005)), [1])
             waits.append(time.monotonic() - started)
         assert not long.done()
-        assert sorted(waits)[6] < 0.3  # behind it, each would have taken more than a second
-        assert is_right(long.result(30), [7])
+        assert_seconds(sorted(waits)[6], below=0.3)  # without yielding, each would take more than a second
+        assert has_frames(long.result(30), [7])
         assert long.result().report.seconds["queue"] > 0.1
 
 
 # memory
 
 
-def test_requests_wait_for_memory_and_never_hold_more_than_there_is(path):
+def test_requests_wait_for_memory_and_never_exceed_the_budget(path):
     budget = Pool(threads=4, memory=400 * MB)._workers.config.memory
     held, lock, most = [0], threading.Lock(), [0]
 
@@ -486,25 +484,25 @@ def test_requests_wait_for_memory_and_never_hold_more_than_there_is(path):
         futures = [
             pool.submit(path, indices=[i % 5], backend="costly", host=budget // (1 + i % 3), do=note) for i in range(40)
         ]
-        assert all(is_right(future.result(30), [i % 5]) for i, future in enumerate(futures))
+        assert all(has_frames(future.result(30), [i % 5]) for i, future in enumerate(futures))
         assert budget // 2 < most[0] <= budget
         assert is_idle(pool)
 
 
-def test_a_request_that_can_never_fit_is_refused_at_once(pool, path, gate):
+def test_a_request_larger_than_the_budget_is_refused_at_once(pool, path, gate):
     other = pool.submit(path, indices=[2], backend="fake", do=gate)
     with pytest.raises(LimitError, match="memory at its peak"):
         pool.load(path, backend="costly", host=1 << 50)
     gate.open()
-    assert is_right(other.result(), [2])
+    assert has_frames(other.result(), [2])
 
 
-def test_output_that_is_too_large_for_the_pool_is_refused_before_it_is_taken(path):
+def test_output_larger_than_the_budget_is_refused_before_it_is_allocated(path):
     with Pool(threads=1, memory=100 * MB) as pool, pytest.raises(LimitError, match="memory at its peak"):
         pool.load(path, size=(4000, 4000))
 
 
-def test_an_engine_supplies_its_own_gpu_lease(path):
+def test_lease_vram_is_held_around_a_gpu_decode(path):
     log = []
 
     class Lease:
@@ -520,28 +518,28 @@ def test_an_engine_supplies_its_own_gpu_lease(path):
     with Pool(threads=1, lease_vram=Lease) as pool:
         do = lambda request: log.append("decode")  # noqa: E731
         frames = pool.load(path, indices=[4], backend="costly", device="cuda:1", gpu=77, do=do)
-        assert is_right(frames, [4])
+        assert has_frames(frames, [4])
         assert log == [("in", 77, "cuda:1"), "decode", ("out", 77, "cuda:1")]
 
 
-def test_gpu_memory_has_a_budget_of_its_own_and_its_decodes_hold_no_core(path, gate):
+def test_gpu_memory_has_its_own_budget_and_gpu_decodes_hold_no_core(path, gate):
     with Pool(threads=1, vram=100) as pool:
         first = pool.submit(path, indices=[1], backend="costly", device="cuda", gpu=60, do=gate)
         second = pool.submit(path, indices=[2], backend="costly", device="cuda", gpu=60, do=gate)
         gate.wait_for(1)
         assert pool.status().vram_leased == 60
-        assert is_right(pool.load(path, indices=[3], backend="fake"), [3])
+        assert has_frames(pool.load(path, indices=[3], backend="fake"), [3])
         with pytest.raises(LimitError, match="GPU memory"):
             pool.load(path, backend="costly", device="cuda", gpu=101)
         gate.open()
-        assert is_right(first.result(), [1]) and is_right(second.result(), [2])
+        assert has_frames(first.result(), [1]) and has_frames(second.result(), [2])
         assert is_idle(pool)
 
 
 # the queue
 
 
-def test_a_full_queue_refuses_clearly_and_recovers(path, gate):
+def test_a_full_queue_raises_overloaded_error_and_recovers(path, gate):
     with Pool(threads=1, queue=2) as pool:
         running = pool.submit(path, indices=[1], backend="fake", do=gate)
         gate.wait_for(1)
@@ -550,11 +548,11 @@ def test_a_full_queue_refuses_clearly_and_recovers(path, gate):
             pool.submit(path)
         assert refusal.value.http_status == 503 and not isinstance(refusal.value, ValueError)
         gate.open()
-        assert is_right(running.result(), [1]) and all(is_right(future.result(), [2]) for future in queued)
+        assert has_frames(running.result(), [1]) and all(has_frames(future.result(), [2]) for future in queued)
         assert len(pool.load(path, num_frames=1)) == 1
 
 
-def test_a_crowd_does_not_keep_another_caller_waiting(path, gate):
+def test_many_requests_of_one_caller_do_not_delay_another_caller(path, gate):
     with Pool(threads=1) as pool:
         ended = []
         first = pool.submit(path, backend="fake", do=gate, caller="crowd")
@@ -564,14 +562,14 @@ def test_a_crowd_does_not_keep_another_caller_waiting(path, gate):
             future.add_done_callback(lambda _: ended.append("crowd"))
         single = pool.submit(path, backend="fake", do=steps(10, 0.005), caller="single")
         single.add_done_callback(lambda _: ended.append("single"))
-        time.sleep(0.6)  # more than callers may differ by
+        time.sleep(0.6)  # more than the usage of callers may differ by
         gate.open()
         concurrent.futures.wait([first, single, *crowd])
         assert ended.index("single") <= 2
 
 
 class GatedFile(io.RawIOBase):
-    """A file object that gives nothing before its gate is open."""
+    """File object that returns nothing before its gate is open."""
 
     def __init__(self, data, gate, started):
         self._left, self._gate, self._started = io.BytesIO(data), gate, started
@@ -585,7 +583,7 @@ class GatedFile(io.RawIOBase):
         return self._left.read(count)
 
 
-def test_fetches_begin_in_turns_of_their_callers(path):
+def test_fetches_of_different_callers_start_alternately(path):
     order, gates = [], [threading.Event() for _ in range(2)]
 
     def file(caller, number, gate):

@@ -1,4 +1,4 @@
-"""Whose turn it is, by a clock that the test turns."""
+"""The order in which the scheduler grants cores, with a fake clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Machine:
         return self.scheduler.start_decode(task)
 
     def wait(self, seconds):
-        """Let time pass, as the watch sees it; who is asked to yield does so at once."""
+        """Let time pass in steps of the watchdog."""
         for _ in range(round(seconds / 0.05)):
             self.clock.now += 0.05
             self.scheduler.schedule()
@@ -42,7 +42,7 @@ class Machine:
                 self.scheduler.yield_cores(task)
 
 
-def test_one_alone_gets_all_cores_when_it_decodes():
+def test_a_single_task_gets_all_cores_when_it_decodes():
     machine = Machine(8)
     task = machine.add(1)
     assert task.cores == 1
@@ -51,21 +51,21 @@ def test_one_alone_gets_all_cores_when_it_decodes():
     assert machine.scheduler.free_cores == 8
 
 
-def test_those_who_begin_together_share():
+def test_tasks_that_start_together_share_the_cores():
     machine = Machine(8)
     first, second = machine.add(1), machine.add(1)
     assert machine.decode(first) == 4
     assert machine.decode(second) == 4
 
 
-def test_with_more_requests_than_cores_each_has_one():
+def test_with_more_tasks_than_cores_each_running_one_has_one_core():
     machine = Machine(2)
     tasks = [machine.add(1) for _ in range(6)]
     assert [task.cores for task in tasks] == [1, 1, 0, 0, 0, 0]
     assert machine.decode(tasks[0]) == 1
 
 
-def test_equals_go_in_the_order_they_came_and_never_interrupt_each_other():
+def test_equal_tasks_run_in_order_of_arrival_without_preemption():
     machine = Machine(1)
     tasks = [machine.add(2.0) for _ in range(4)]
     for i, task in enumerate(tasks):
@@ -76,7 +76,7 @@ def test_equals_go_in_the_order_they_came_and_never_interrupt_each_other():
         machine.scheduler.remove(task)
 
 
-def test_the_shortest_that_waits_goes_first():
+def test_the_shortest_waiting_task_runs_first():
     machine = Machine(1)
     running = machine.add(0.1)
     longer, shorter = machine.add(5.0), machine.add(0.5)
@@ -84,7 +84,7 @@ def test_the_shortest_that_waits_goes_first():
     assert (longer.cores, shorter.cores) == (0, 1)
 
 
-def test_a_long_request_is_must_yield_to_a_short_one_and_goes_on_with_its_cores():
+def test_a_long_task_yields_to_a_short_one_and_continues_with_its_cores():
     machine = Machine(2)
     long = machine.add(600.0)
     assert machine.decode(long) == 2
@@ -98,7 +98,7 @@ def test_a_long_request_is_must_yield_to_a_short_one_and_goes_on_with_its_cores(
     assert long.cores == 2
 
 
-def test_a_long_request_that_still_reads_packets_steps_aside_so_that_a_short_one_has_all_cores():
+def test_a_long_task_that_still_reads_packets_yields_so_that_a_short_one_gets_all_cores():
     machine = Machine(2)
     long = machine.add(600.0)
     machine.wait(1)
@@ -111,13 +111,13 @@ def test_a_long_request_that_still_reads_packets_steps_aside_so_that_a_short_one
     assert long.cores == 1
 
 
-def test_equals_that_read_packets_keep_their_cores():
+def test_equal_tasks_that_read_packets_keep_their_cores():
     machine = Machine(2)
     first, second = machine.add(1), machine.add(1)
     assert machine.decode(first) == 1 and not second.must_yield
 
 
-def test_pace_says_how_much_is_left():
+def test_remaining_seconds_follow_from_the_pace_of_the_decode():
     machine = Machine(1)
     task = machine.add(0.5)
     machine.wait(1.0)
@@ -127,14 +127,14 @@ def test_pace_says_how_much_is_left():
     assert task.remaining_seconds() == pytest.approx(6.0)
 
 
-def test_a_long_request_gets_a_quarter_while_short_ones_never_stop():
+def test_a_long_task_gets_a_quarter_of_the_time_beside_endless_short_ones():
     machine = Machine(1)
     long = machine.add(600.0)
     machine.decode(long)
     machine.wait(1)
     before = long.run_seconds
     short = machine.add(0.1)
-    for _ in range(400):  # twenty seconds in which a short one always waits or runs
+    for _ in range(400):  # twenty seconds in which a short task always waits or runs
         machine.wait(0.05)
         if short.cores and short.run_seconds >= 0.1:
             machine.scheduler.remove(short)
@@ -142,7 +142,7 @@ def test_a_long_request_gets_a_quarter_while_short_ones_never_stop():
     assert 0.2 < (long.run_seconds - before) / 20 < 0.35
 
 
-def test_of_several_long_ones_the_oldest_gets_on():
+def test_of_several_long_tasks_the_oldest_progresses():
     machine = Machine(1)
     longs = [machine.add(600.0) for _ in range(3)]
     short = machine.add(0.1)
@@ -155,7 +155,7 @@ def test_of_several_long_ones_the_oldest_gets_on():
     assert longs[0].run_seconds > 2 * (longs[1].run_seconds + longs[2].run_seconds)
 
 
-def test_a_caller_with_a_thousand_requests_does_not_keep_another_waiting():
+def test_a_thousand_tasks_of_one_caller_do_not_delay_another_caller():
     machine = Machine(1)
     crowd = [machine.add(0.2, "crowd") for _ in range(1000)]
     for task in crowd[:5]:
@@ -163,12 +163,12 @@ def test_a_caller_with_a_thousand_requests_does_not_keep_another_waiting():
         machine.scheduler.remove(task)
     single = machine.add(1.0, "single")
     machine.wait(0.1)
-    assert (crowd[5].cores, single.cores) == (1, 0)  # what is begun and short is finished
+    assert (crowd[5].cores, single.cores) == (1, 0)  # a running task that is nearly done is not preempted
     machine.scheduler.remove(crowd[5])
     assert single.cores == 1
 
 
-def test_a_caller_who_never_stops_mostly_does_not_notice_the_long_request_of_another():
+def test_most_short_tasks_of_a_busy_caller_are_not_delayed_by_the_long_task_of_another():
     machine = Machine(1)
     long = machine.add(600.0, "long")
     machine.decode(long)
@@ -184,7 +184,7 @@ def test_a_caller_who_never_stops_mostly_does_not_notice_the_long_request_of_ano
     assert max(waits) < 1.0
 
 
-def test_two_callers_share_equally_however_long_their_requests_are():
+def test_two_callers_share_equally_whatever_the_length_of_their_tasks():
     machine = Machine(1)
     long = machine.add(600.0, "long")
     machine.decode(long)
@@ -201,7 +201,7 @@ def test_two_callers_share_equally_however_long_their_requests_are():
     assert (long.run_seconds - before) / 40 == pytest.approx(0.5, abs=0.08)
 
 
-def test_nobody_begins_while_that_is_not_possible_but_who_has_begun_goes_on():
+def test_only_started_tasks_run_while_no_other_can_start():
     able = [False]
     machine = Machine(1, lambda: able[0])
     waiting = machine.add(0.1)
@@ -215,7 +215,7 @@ def test_nobody_begins_while_that_is_not_possible_but_who_has_begun_goes_on():
     assert waiting.cores == 1
 
 
-def test_no_core_idles_for_long_beside_a_request_that_wants_more():
+def test_a_core_does_not_idle_for_long_while_a_task_waits_for_more():
     machine = Machine(2)
     long = machine.add(600.0)
     assert machine.decode(long) == 2
@@ -223,11 +223,11 @@ def test_no_core_idles_for_long_beside_a_request_that_wants_more():
     other = machine.add(1.0)
     machine.wait(0.5)
     assert (long.cores, other.cores) == (0, 1)
-    machine.wait(1)  # and it never begins to decode: a second core lies idle
+    machine.wait(1)  # the other task does not decode, so that the second core is idle
     assert (long.cores, other.cores) == (1, 1)
 
 
-def test_leaving_twice_or_while_waiting():
+def test_removing_a_task_twice_or_while_it_waits():
     machine = Machine(1)
     running, waiting = machine.add(1), machine.add(1)
     machine.scheduler.remove(waiting)
@@ -237,7 +237,7 @@ def test_leaving_twice_or_while_waiting():
     assert machine.scheduler.free_cores == 1 and not machine.scheduler.running
 
 
-def test_callers_that_went_away_are_forgotten():
+def test_usage_of_idle_callers_is_forgotten():
     machine = Machine(1)
     keeper = machine.add(1e6, "keeper")
     for i in range(3000):
@@ -247,7 +247,7 @@ def test_callers_that_went_away_are_forgotten():
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_comes_no_core_is_given_twice_and_everybody_ends(seed):
+def test_random_tasks_never_share_a_core_and_all_end(seed):
     draw = random.Random(seed)
     machine = Machine(draw.choice([1, 2, 4]))
     work, left = {}, {}
@@ -274,7 +274,7 @@ def test_whatever_comes_no_core_is_given_twice_and_everybody_ends(seed):
             work[task] = left[task] = seconds
         step()
     steps = 0
-    most = sum(left.values()) / 0.05 + 40 * len(left)  # at least one core is busy, but for some moments
+    most = sum(left.values()) / 0.05 + 40 * len(left)  # at least one core is busy, except for some moments
     while left:
         step()
         steps += 1
