@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args(argv)
-    usable = [status.name for status in telecine.backends() if status.usable and status.name in ALONE]
+    usable = [status.name for status in telecine.list_backends() if status.usable and status.name in ALONE]
     good = True
     for path in arguments.files:
         data = path.read_bytes()

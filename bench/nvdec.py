@@ -323,7 +323,7 @@ def plain_or_adapter(wanted: dict[str, Any], data: bytes, indices: list[int], th
         with PEERS[name](data, indices, threads) as work:
             yield work
         return
-    status = {status.name: status for status in telecine.backends()}[name]
+    status = {status.name: status for status in telecine.list_backends()}[name]
     if not status.usable:
         raise NotInstalled(str(status.reason))
 

@@ -12,7 +12,7 @@ import pytest
 import telecine
 from support.clips import CLIPS
 from telecine import nvdec
-from telecine.backends.base import TABLE, get
+from telecine.backends.registry import BUILT_IN, get_backend
 from telecine.request import BackendOptions, LoadOptions, PolicyName, Request, SamplingOptions
 from telecine.sampling.policies import POLICIES
 from telecine.sampling.select import KEY_FRAMES, Sampling
@@ -25,7 +25,7 @@ def test_the_sampling_options_are_the_fields_of_sampling() -> None:
 
 
 def test_the_backend_options_are_those_that_the_built_in_backends_declare() -> None:
-    declared = {name for backend in (*TABLE, "auto") for name in getattr(get(backend), "options", {})}
+    declared = {name for backend in (*BUILT_IN, "auto") for name in get_backend(backend).options}
     assert set(BackendOptions.__annotations__) == declared
 
 
@@ -80,7 +80,7 @@ def test_nchw_has_the_pixels_of_nhwc_in_contiguous_planes_on_the_cpu(size: Any) 
 
 @pytest.mark.parametrize("backend", ["opencv", "torchcodec"])
 def test_nchw_is_a_view_on_other_backends(backend: str) -> None:
-    status = {each.name: each for each in telecine.backends()}[backend]
+    status = {each.name: each for each in telecine.list_backends()}[backend]
     if not status.usable:
         pytest.skip(str(status.reason))
     first = telecine.load(CLIP.path(), num_frames=2, backend=backend, layout="NCHW")

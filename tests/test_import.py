@@ -38,7 +38,7 @@ LAYERS = [
 """Every module or folder of the package, from the bottom up; each imports only from layers below its own."""
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer.split()}
 PUBLIC = set(
-    "load probe backends Frames Frame VideoInfo Report Timeline Sampling Fit Limits Deadline BackendStatus "
+    "load probe list_backends Frames Frame VideoInfo Report Timeline Sampling Fit Limits Deadline BackendStatus "
     "Pool PoolFuture open Video FrameChunks".split()
 )
 """The public names beside the errors."""

@@ -21,7 +21,7 @@ from support.clips import CLIPS
 from support.fake_backends import Gate, fakes, filled
 from support.pool_cases import until
 from telecine import BackendUnavailable, DeadlineError, OverloadedError, Pool, TelecineError, load
-from telecine.backends.base import names
+from telecine.backends.registry import backend_names
 from telecine.metrics import Metrics, RequestSpan, enable_prometheus
 from telecine.pool.index_cache import file_version
 from telecine.pool.job import backend_label
@@ -166,13 +166,13 @@ def test_only_the_name_of_a_backend_becomes_a_label(exported, path, spans, backe
             else:
                 getattr(pool, way)(path, backend=backend, timeout=20)
         assert len(pool.load(path, num_frames=1, timeout=20)) == 1
-    assert exported.labels("telecine_requests_total", "backend") <= {"auto", "unknown", *names()}
+    assert exported.labels("telecine_requests_total", "backend") <= {"auto", "unknown", *backend_names()}
     assert {span.attributes["telecine.backend"] for span in spans} <= {"unknown", "pyav"}
     assert all(span.ended for span in spans)
 
 
 def test_a_backend_of_another_package_becomes_a_label(exported, path, monkeypatch):
-    monkeypatch.setattr(telecine.pool.job, "names", lambda: [*names(), "outside"])
+    monkeypatch.setattr(telecine.pool.job, "backend_names", lambda: [*backend_names(), "outside"])
     assert backend_label("outside", search_plugins=True) == "outside"
     assert backend_label("outside", search_plugins=False) == "unknown"
     with Pool(threads=1) as pool, pytest.raises(TelecineError):

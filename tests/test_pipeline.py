@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from support.byte_edits import noise_in_packet, without_vui
 from support.clips import CLIPS, read_number
 from support.ffmpeg_cli import ffmpeg, reference
 from support.handmade import H264Stream, divx_packed, mux
+from telecine.backends import registry
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.index.packet_index import read_index
@@ -388,7 +388,7 @@ def test_hevc_pictures_after_an_end_of_sequence_that_lead_nowhere_are_not_counte
 
 def test_memory_that_runs_out_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the frames do not fit, where the limits were raised on purpose."""
-    backend = sys.modules["telecine.backends.base"].get("pyav")
+    backend = registry.get_backend("pyav")
 
     def decode(request: Any) -> Any:
         raise MemoryError

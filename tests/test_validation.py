@@ -1,14 +1,9 @@
-"""Options of backends, and backends of other packages: checked before anything is decoded."""
+"""Options are checked before anything is decoded."""
 
 from __future__ import annotations
 
-import importlib
 import math
-import subprocess
-import sys
 from fractions import Fraction
-from importlib.metadata import EntryPoint
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +11,9 @@ import pytest
 
 import telecine
 from support.clips import CLIPS
-from telecine.backends.pyav.backend import PyAVBackend
-from telecine.settings import choose
+from telecine.settings import choose_backend
 from telecine.validation import Option, check, real, shown, whole
 
-backends_module = importlib.import_module("telecine.backends.base")
 CLIP = CLIPS["base.mp4"]
 
 
@@ -113,8 +106,8 @@ def test_no_machine_has_that_many_devices(number: str) -> None:
 
 
 def test_a_device_has_one_name() -> None:
-    assert choose("auto", "cuda:007") == ("auto", "cuda:7")
-    assert choose("nvdec", "cuda:127") == ("nvdec", "cuda:127")
+    assert choose_backend("auto", "cuda:007") == ("auto", "cuda:7")
+    assert choose_backend("nvdec", "cuda:127") == ("nvdec", "cuda:127")
 
 
 @pytest.mark.parametrize("value", [5, ["pyav"], "", {}, 10**5000], ids=lambda value: type(value).__name__)
@@ -146,104 +139,3 @@ def test_numbers_of_numpy_are_numbers_everywhere() -> None:
 def test_options_come_complete() -> None:
     own = {"one": Option(int, 1, ""), "two": Option(str, "x", "")}
     assert check("mine", {"two": "y"}, own, {}) == {"one": 1, "two": "y"}
-
-
-def test_every_backend_declares_its_options() -> None:
-    for name in backends_module.TABLE:
-        for option in backends_module.get(name).options.values():
-            assert option.meaning
-            assert option.default is None or option.read(option.default) == option.default
-
-
-def test_a_named_backend_that_does_not_work_here_says_why() -> None:
-    unusable = [status for status in telecine.backends() if not status.usable]
-    assert unusable, "at least the GPU's are unusable where there is none"
-    for status in unusable:
-        with pytest.raises(telecine.BackendUnavailable) as caught:
-            telecine.load(CLIP.path(), backend=status.name)
-        assert status.reason is not None
-        assert status.reason in str(caught.value)
-        assert "install" in status.reason or "driver" in status.reason or "GPU" in status.reason
-
-
-class FromOutside(PyAVBackend):
-    """What another package might bring."""
-
-
-class Broken:
-    def __init__(self) -> None:
-        raise OSError("libfoo.so: cannot open shared object file")
-
-
-def outside(monkeypatch: pytest.MonkeyPatch, **points: str) -> None:
-    """Let other packages have these entry points, until the test ends."""
-    found = [EntryPoint(name, value, backends_module.GROUP) for name, value in points.items()]
-    monkeypatch.setattr(backends_module, "entry_points", lambda group: found if group == backends_module.GROUP else [])
-    monkeypatch.setattr(backends_module, "_made", {})
-
-
-def test_a_backend_of_another_package_is_used_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    outside(monkeypatch, mine="test_options:FromOutside")
-    frames = telecine.load(CLIP.path(), backend="mine", num_frames=2)
-    assert frames.report.backend == "mine"
-    assert "mine" in [status.name for status in telecine.backends()]
-    monkeypatch.setenv("TELECINE_BACKEND", "mine")
-    assert telecine.load(CLIP.path(), num_frames=1).report.backend == "mine"
-    refused("the backends are pyav,", backend="nonsense")
-
-
-@pytest.mark.parametrize("value", ["no_such_module:Backend", "test_options:NoSuchClass", "test_options:Broken"])
-def test_a_broken_one_breaks_only_its_own_name(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    outside(monkeypatch, mine=value)
-    with pytest.raises(telecine.BackendUnavailable, match=r"mine: the package .* is broken"):
-        telecine.load(CLIP.path(), backend="mine")
-    status = {status.name: status for status in telecine.backends()}
-    assert status["pyav"].usable
-    assert not status["mine"].usable
-    assert len(telecine.load(CLIP.path(), num_frames=1)) == 1
-
-
-def test_a_built_in_name_cannot_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    outside(monkeypatch, pyav="test_options:Broken")
-    assert telecine.load(CLIP.path(), num_frames=1, backend="pyav").report.backend == "pyav"
-    (intruder,) = [status for status in telecine.backends() if status.name.endswith(":pyav")]
-    assert not intruder.usable
-    assert intruder.reason is not None
-    assert "built-in" in intruder.reason
-
-
-def test_two_packages_with_one_name_are_both_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = [EntryPoint("mine", "test_options:FromOutside", backends_module.GROUP) for _ in range(2)]
-    monkeypatch.setattr(backends_module, "entry_points", lambda group: points)
-    monkeypatch.setattr(backends_module, "_made", {})
-    with pytest.raises(telecine.BackendUnavailable, match="both bring a backend of this name"):
-        telecine.load(CLIP.path(), backend="mine")
-
-
-def test_an_installed_package_is_found(tmp_path: Path) -> None:
-    """With real metadata, in a process of its own."""
-    info = tmp_path / "acme_video-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-video\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[telecine.backends]\nacme = acme_video:Acme\n")
-    (tmp_path / "acme_video.py").write_text(
-        "from telecine.backends.pyav.backend import PyAVBackend\nclass Acme(PyAVBackend):\n    pass\n"
-    )
-    source = Path(telecine.__file__).parent.parent
-    script = "import sys, telecine; print(telecine.load(sys.argv[1], num_frames=1, backend='acme').report.backend)"
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(CLIP.path())], capture_output=True, text=True,
-        env={"PYTHONPATH": f"{tmp_path}:{source}"}, timeout=60,
-    )  # fmt: skip
-    assert done.stdout.strip() == "acme", done.stderr
-
-
-def test_the_contract_asks_for_a_device_before_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
-    """Or each case would wait for a thread that has failed."""
-    from telecine.testing import CASES, run
-    from telecine.testing.__main__ import main
-
-    with pytest.raises(telecine.OptionsError, match="device is 'tpu'"):
-        run(CASES[0], "pyav", "tpu")
-    assert main(["pyav", "--device", "tpu"]) == 2
-    assert "device is 'tpu'" in capsys.readouterr().err

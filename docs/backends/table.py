@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu", metavar="NAME")
     arguments = parser.parse_args(argv)
     measured: dict[str, Any] = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
-    usable = {status.name: status for status in telecine.backends() if status.usable}
+    usable = {status.name: status for status in telecine.list_backends() if status.usable}
     failed = False
     for name in arguments.names or usable:
         if name not in usable:

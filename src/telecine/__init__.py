@@ -1,12 +1,13 @@
 """telecine turns encoded video into the frames that vision-language models want.
 
 :func:`load` decodes the wanted frames of a video and labels each with its true index and time; :func:`probe` says what
-a video is; :func:`backends` says what works on this machine. Importing this package brings in neither torch nor CUDA
-nor a decoder library, and starts no thread.
+a video is; :func:`list_backends` says what works on this machine. Importing this package brings in neither torch nor
+CUDA nor a decoder library, and starts no thread.
 """
 
 from telecine.api import load, open, probe
-from telecine.backends.base import BackendStatus, backends
+from telecine.backends.base import BackendStatus
+from telecine.backends.registry import list_backends
 from telecine.deadline import Deadline
 from telecine.errors import (
     BackendUnavailable,
@@ -58,7 +59,7 @@ __all__ = [
     "UnsupportedVideoError",
     "Video",
     "VideoInfo",
-    "backends",
+    "list_backends",
     "load",
     "open",
     "probe",

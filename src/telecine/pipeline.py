@@ -9,8 +9,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from telecine.backends.base import Backend, Decoded, DecodeRequest, get
+from telecine.backends.base import Backend, Decoded, DecodeRequest
 from telecine.backends.chunks import decode_chunks
+from telecine.backends.registry import get_backend
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.errors import DecodeError, LimitError, OverloadedError
@@ -83,7 +84,7 @@ def run_request(request: Request, deadline: Deadline, hooks: RequestHooks = _NO_
         index, info = hooks.get_index(source, limits, lambda: read_index_and_info(demuxer, source, limits, deadline))
         with timer.measure("plan"):
             decode = plan_request(request, demuxer, source, index, info, deadline)
-        backend = get(request.backend)
+        backend = get_backend(request.backend)
         with hooks.reserve_memory(decode, backend) as granted, timer.measure("decode"), memory_errors(source.name):
             decoded = backend.decode(granted)
     frames = label_frames(request, decode, decoded, timer.seconds)
@@ -161,7 +162,7 @@ def run_chunks(request: Request, decode: DecodeRequest, chunk_frames: int) -> Ge
     Raises:
         DecodeError: at the end, if no frame could be decoded; in a chunk with ``errors="strict"``, if one is lost.
     """
-    chunks = decode_chunks(get(request.backend), decode, chunk_frames)
+    chunks = decode_chunks(get_backend(request.backend), decode, chunk_frames)
     start, is_any_decoded = 0, False
     while True:
         timer = StageTimer()

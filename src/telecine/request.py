@@ -27,7 +27,7 @@ from typing import (
 import numpy as np
 import numpy.typing as npt
 
-from telecine.backends.base import ready
+from telecine.backends.registry import prepare_backend
 from telecine.errors import OptionsError
 from telecine.frames import Layout
 from telecine.index.packet_index import PacketIndex
@@ -35,7 +35,7 @@ from telecine.index.video_info import VideoInfo
 from telecine.limits import Limits
 from telecine.pixels.geometry import Fit, Size
 from telecine.sampling.select import Sampling, select
-from telecine.settings import choose
+from telecine.settings import choose_backend
 from telecine.validation import shown
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Request:
                 raise OptionsError(f"{name} is {shown(value)}; it must be {allowed}")
         sampling = Sampling(**{field.name: given.pop(field.name, None) for field in fields(Sampling)})
         limits, size = Limits.of(given.pop("limits", None)), given.pop("size", None)
-        backend, device = choose(given.pop("backend", None), given.pop("device", None))
+        backend, device = choose_backend(given.pop("backend", None), given.pop("device", None))
         request = cls(
             source=source,
             sampling=sampling,
@@ -185,7 +185,7 @@ class Request:
             backend=backend,
             device=device,
             limits=limits,
-            options=ready(backend, given),
+            options=prepare_backend(backend, device, given),
             **chosen,
         )
         if request.pad is not None and request.fixed_count is None:

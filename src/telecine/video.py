@@ -14,7 +14,8 @@ from typing import Any, SupportsFloat, SupportsIndex, Unpack, overload
 import numpy as np
 import numpy.typing as npt
 
-from telecine.backends.base import DecodeRequest, get
+from telecine.backends.base import DecodeRequest
+from telecine.backends.registry import get_backend
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.errors import Cancelled, OptionsError, SourceError
@@ -123,7 +124,7 @@ class Video:
             with timer.measure("plan"):
                 decode = self._plan(request, slot)
             with timer.measure("decode"), memory_errors(self._source.name):
-                decoded = get(request.backend).decode(decode)
+                decoded = get_backend(request.backend).decode(decode)
         frames = label_frames(request, decode, decoded, timer.seconds)
         return frames.pad_to(request.output_count(len(frames)))
 

@@ -16,15 +16,16 @@ import pytest
 
 import telecine
 from support.clips import CLIPS, Clip, read_number
-from telecine.backends.base import BackendStatus, Decoded, DecodeRequest, get
+from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
 from telecine.backends.pyav.backend import PyAVBackend
+from telecine.backends.registry import get_backend
 from telecine.testing import CASES, Case, run
 
 # the package has a function of that name
-backends_module = importlib.import_module("telecine.backends.base")
+backends_module = importlib.import_module("telecine.backends.registry")
 # read at once: the environment of a test is a clean one
 REQUIRED = {name for name in os.environ.get("TELECINE_REQUIRE_BACKENDS", "").split(",") if name}
-NAMES = list(backends_module.TABLE)
+NAMES = list(backends_module.BUILT_IN)
 BY_NAME = {case.name: case for case in CASES}
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -43,7 +44,7 @@ FEWER = {"torchcodec": {"h264_no_vui.h264", "h264_no_vui.mp4", "h264_no_vui.ts"}
 
 def usable(name: str) -> None:
     """Skip a backend that does not work here, or fail where it was promised."""
-    status = get(name).status()
+    status = get_backend(name).status()
     if status.usable:
         return
     if name in REQUIRED:
@@ -179,16 +180,16 @@ def same_memory(decoded: Decoded, request: DecodeRequest) -> Decoded:
 def test_the_suite_catches_a_backend_that_lies(
     monkeypatch: pytest.MonkeyPatch, lie: Callable[[Decoded, DecodeRequest], Decoded], case: str, words: str
 ) -> None:
-    monkeypatch.setitem(backends_module.TABLE, "liar", "nowhere:Liar")
-    monkeypatch.setitem(backends_module._made, "liar", Liar(lie))
+    monkeypatch.setitem(backends_module.BUILT_IN, "liar", "nowhere:Liar")
+    monkeypatch.setitem(backends_module._instances, "liar", Liar(lie))
     outcome = run(BY_NAME[case], "liar", seconds=1 if lie is hanging else 60)
     assert outcome.verdict == "fails"
     assert words in outcome.detail
 
 
 def test_the_suite_passes_one_that_does_not_lie(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(backends_module.TABLE, "liar", "nowhere:Liar")
-    monkeypatch.setitem(backends_module._made, "liar", Liar(lambda decoded, request: decoded))
+    monkeypatch.setitem(backends_module.BUILT_IN, "liar", "nowhere:Liar")
+    monkeypatch.setitem(backends_module._instances, "liar", Liar(lambda decoded, request: decoded))
     assert {run(BY_NAME[name], "liar").verdict for name in ("plain", "order", "bad-packet")} == {"same"}
 
 
@@ -196,8 +197,8 @@ def test_a_declared_difference_excuses_no_wrong_label(monkeypatch: pytest.Monkey
     liar = Liar(neighbour)
     liar.differences = {"plain": "that is how it is"}  # type: ignore[attr-defined]
     liar.tolerances = {"plain": 255}  # type: ignore[attr-defined]
-    monkeypatch.setitem(backends_module.TABLE, "liar", "nowhere:Liar")
-    monkeypatch.setitem(backends_module._made, "liar", liar)
+    monkeypatch.setitem(backends_module.BUILT_IN, "liar", "nowhere:Liar")
+    monkeypatch.setitem(backends_module._instances, "liar", liar)
     assert run(BY_NAME["plain"], "liar").verdict == "fails"
 
 
@@ -221,5 +222,5 @@ def test_the_page_is_what_was_measured() -> None:
 def test_every_option_is_on_the_page_of_its_backend() -> None:
     for name in table().OWN_PAGE:
         page = (DOCS / "backends" / f"{name}.md").read_text()
-        for option in get(name).options:
+        for option in get_backend(name).options:
             assert f"`{option}`" in page, f"{name}: {option}"

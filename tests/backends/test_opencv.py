@@ -12,8 +12,8 @@ import pytest
 import telecine
 from support.clips import CLIPS, read_number
 from telecine.backends import opencv
-from telecine.backends.base import get
 from telecine.backends.opencv import OpenCVBackend
+from telecine.backends.registry import get_backend
 from telecine.testing.clips import _encode, _painted, clip
 
 cv2 = pytest.importorskip("cv2")
@@ -126,4 +126,4 @@ def test_it_knows_no_gpu() -> None:
 
 
 def test_it_is_made_once() -> None:
-    assert get("opencv") is get("opencv")
+    assert get_backend("opencv") is get_backend("opencv")

@@ -16,8 +16,8 @@ import pytest
 import telecine
 from support.handmade import Bits, H264Stream, nal_unit
 from support.painting import paint
-from telecine.backends.base import get
 from telecine.backends.nvdec.batches import read_batches
+from telecine.backends.registry import get_backend
 from telecine.bitstream import RandomAccess, scanner_for
 from telecine.bitstream.extradata import prepend_parameter_sets
 from telecine.bitstream.nal import NalSplitter
@@ -159,7 +159,7 @@ def test_a_library_that_wants_a_file_gets_them(video: tuple[bytes, Any], wanted:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["nvdec", "torchcodec", "pynvvideocodec", "deepstream"])
 def test_on_a_gpu_they_are_the_same_or_refused(video: tuple[bytes, Any], name: str) -> None:
-    status = get(name).status()
+    status = get_backend(name).status()
     if not status.usable:
         pytest.skip(f"{name}: {status.reason}")
     data, known = video

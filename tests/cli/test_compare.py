@@ -80,7 +80,7 @@ def test_the_usable_ones_agree() -> None:
     assert found.rows[0].verdict == "reference"
     assert {row.verdict for row in found.rows[1:]} <= {"same"}
     assert found.indices == (0, 1, 29, 30, 31, 58, 59)
-    usable = [status.name for status in telecine.backends() if status.usable]
+    usable = [status.name for status in telecine.list_backends() if status.usable]
     assert sorted(row.backend for row in found.rows) == sorted(usable)
     assert all(row.seconds is not None and row.seconds > 0 for row in found.rows)
 

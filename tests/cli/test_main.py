@@ -18,7 +18,7 @@ from PIL import Image
 
 import telecine.cli.main
 from support.clips import CLIPS, read_number
-from telecine import backends, errors, load, probe
+from telecine import errors, list_backends, load, probe
 from telecine.cli.main import main
 from telecine.deadline import Deadline
 
@@ -324,19 +324,19 @@ def test_names_that_the_encoding_of_the_terminal_lacks_are_escaped(tmp_path):
 def test_doctor_says_of_every_backend_whether_it_works(capsys, monkeypatch):
     monkeypatch.setenv("TELECINE_DEVICE", "cpu")
     document = json.loads(results(capsys, "doctor", "--json"))
-    assert document["backends"] == [asdict(status) for status in backends()]
+    assert document["backends"] == [asdict(status) | {"devices": list(status.devices)} for status in list_backends()]
     assert document["environment"] == {"TELECINE_DEVICE": "cpu"}
     assert document["cores"] >= 1
     assert document["ffmpeg"]["licence"]
     out = results(capsys, "doctor")
-    for status in backends():
+    for status in list_backends():
         assert status.name in out and (status.usable or status.reason in out)
     assert "TELECINE_DEVICE  cpu" in out
 
 
 def test_doctor_names_what_is_missing_and_still_succeeds(capsys, monkeypatch):
-    broken = backends()[0].__class__("nobody", False, "nobody is not installed: pip install nobody", None)
-    monkeypatch.setattr("telecine.cli.doctor.backends", lambda: [broken])
+    broken = list_backends()[0].__class__("nobody", False, "nobody is not installed: pip install nobody", None)
+    monkeypatch.setattr("telecine.cli.doctor.list_backends", lambda: [broken])
     out = results(capsys, "doctor")
     assert "nobody  not usable: nobody is not installed: pip install nobody" in out
     assert "no TELECINE_ variable is set" in out

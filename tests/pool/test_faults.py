@@ -290,10 +290,10 @@ def run_script(script, path, timeout=40):
     head = f"import os, sys, threading, time\nsys.path[:0] = {sys.path!r}\nPATH = {str(path)!r}\n" + textwrap.dedent("""
         import telecine
         from telecine import Pool
-        from telecine.backends.base import TABLE
+        from telecine.backends.registry import BUILT_IN
         from support.fake_backends import Gate, steps
         for name in ("Fake", "Costly"):
-            TABLE[name.lower()] = f"support.fake_backends:{name}"
+            BUILT_IN[name.lower()] = f"support.fake_backends:{name}"
     """)
     return subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", head + textwrap.dedent(script)],

@@ -12,7 +12,7 @@ import pytest
 
 from support.clips import CLIPS
 from support.fake_backends import fakes
-from telecine.backends.base import get
+from telecine.backends.registry import get_backend
 from telecine.deadline import Deadline
 from telecine.errors import LimitError, OverloadedError
 from telecine.pipeline import RequestHooks, run_request
@@ -128,21 +128,24 @@ def test_cost_grows_with_output_threads_and_depth(decode_request):
 
 
 def test_cost_on_a_gpu_is_there(decode_request):
-    request, backend = decode_request()
+    request, pyav = decode_request()
     output = 10 * request.info.height * request.info.width * 3
-    alone = cost_of(replace(request, device="cuda", options={}), backend, 1)
+    on_gpu = replace(request, device="cuda", options={"out": "array", "threads": None})
+    alone = cost_of(on_gpu, get_backend("nvdec"), 1)
     assert alone.device > output
-    copied = cost_of(replace(request, device="cuda", options={"out": "numpy"}), backend, 1)
+    copied = cost_of(replace(on_gpu, options={"out": "numpy"}), get_backend("nvdec"), 1)
     assert copied.host - alone.host == output
-    falls_back = cost_of(replace(request, device="cuda", options={"threads": None}), backend, 1)
+    falls_back = cost_of(on_gpu, get_backend("auto"), 1)
     assert falls_back.host > copied.host and falls_back.device == alone.device
+    uploaded = cost_of(on_gpu, pyav, 1)
+    assert uploaded.device == output and uploaded.host == cost_of(request, pyav, 1).host
 
 
 @pytest.mark.usefixtures("fakes")
 def test_a_backend_may_say_what_it_takes(decode_request):
     request, _ = decode_request()
-    cost = cost_of(replace(request, options={"host": 5, "gpu": 6}), get("costly"), 1)
-    assert (cost.host, cost.device) == (5, 6)
+    cost = cost_of(replace(request, options={"host": 5, "gpu": 6}), get_backend("costly"), 1)
+    assert (cost.host, cost.device) == (5 + request.packet_bytes, 6)
 
 
 def test_the_estimated_memory_covers_that_of_a_real_decode():
@@ -150,7 +153,7 @@ def test_the_estimated_memory_covers_that_of_a_real_decode():
     script = """
 import sys
 from telecine import load
-from telecine.backends.base import get
+from telecine.backends.registry import get_backend
 from telecine.pool.memory_budget import cost_of
 from telecine.deadline import Deadline
 from telecine.pipeline import RequestHooks, run_request

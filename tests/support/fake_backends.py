@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from telecine.backends.base import TABLE, BackendStatus, Decoded, DecodeRequest
-from telecine.pool.memory_budget import Cost
+from telecine.backends import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost, registry
 
 __all__ = ["Gate", "fakes", "filled", "steps"]
 
@@ -36,8 +34,12 @@ def steps(count: int, seconds: float) -> Callable[[DecodeRequest], None]:
     return work
 
 
-class Fake:
+class Fake(Backend):
     """Calls the option ``do`` with the request, if there is one, and gives pictures of the wanted frame indices."""
+
+    name = "fake"
+    devices = ("cpu", "cuda")
+    options = None
 
     def decode(self, request: DecodeRequest) -> Decoded:
         do = request.options.get("do")
@@ -45,14 +47,14 @@ class Fake:
         return filled(request) if answer is None else answer
 
     def status(self) -> BackendStatus:
-        return BackendStatus("fake", True, None, None)
+        return self.make_status(None)
 
 
 class Costly(Fake):
     """Says what it takes: the options ``host`` and ``gpu``, bytes."""
 
-    def cost(self, request: DecodeRequest) -> Cost:
-        return Cost(request.options.get("host", 0), request.options.get("gpu", 0))
+    def memory_cost(self, request: DecodeRequest) -> MemoryCost:
+        return MemoryCost(request.options.get("host", 0), request.options.get("gpu", 0))
 
     def gauges(self) -> dict[str, float]:
         return {"telecine_sessions": 3.0, "telecine_vram_bytes": 4096.0}
@@ -64,7 +66,7 @@ class Unmakeable(Fake):
 
 
 class CostRaises(Fake):
-    def cost(self, request: DecodeRequest) -> Cost:
+    def memory_cost(self, request: DecodeRequest) -> MemoryCost:
         raise ZeroDivisionError
 
 
@@ -98,7 +100,7 @@ class Gate:
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The backends ``fake``, ``costly`` and some broken ones, for one test."""
-    monkeypatch.setattr(sys.modules["telecine.backends.base"], "_made", {})
+    monkeypatch.setattr(registry, "_instances", {})
     table: dict[str, Any] = {
         "fake": "support.fake_backends:Fake",
         "costly": "support.fake_backends:Costly",
@@ -107,5 +109,5 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "missing": "no_such_module:Backend",
     }
     for name, where in table.items():
-        monkeypatch.setitem(TABLE, name, where)
+        monkeypatch.setitem(registry.BUILT_IN, name, where)
     yield

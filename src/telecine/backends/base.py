@@ -1,35 +1,33 @@
-"""What a backend is, and the table of them.
+"""The contract of a backend: the base class, the request that it gets, and the result that it returns.
 
-The contract. A backend is a class with one method, ``decode(request) -> Decoded``, and ``status()``, which says
-whether it works on this machine. There are two kinds. A *packet backend* executes ``request.plan``: it feeds the
-planned packets and no others. A *whole-file backend* has a library that takes nothing but files: it gives that library
-the planned packets as a file in memory (:mod:`telecine.backends.remux.remux`). Both must keep these rules:
+There are two kinds of backends. A *packet backend* executes ``request.plan``: it feeds the planned packets, and no
+others, to a decoder. A *file backend* uses a library that only reads files: it remuxes the planned packets into a file
+in memory (:mod:`telecine.backends.remux.remux`). Both follow these rules:
 
-- ``data[i]`` is frame ``plan.frames[i]``, at ``geometry``'s size, by the rule of :mod:`telecine.pixels.geometry`. A
-  frame is identified by the packet it came from or by its time. Where a library tells neither, by its number, and then
-  the count of all that came out must be proven to be that of the stream.
-- A frame that cannot be decoded, or that was built on a damaged one, is left out: ``kept[i]`` is False and its row
-  undefined. It is never replaced by another.
-- Nothing decodable is not an error here: ``kept`` is all False, and the caller decides.
-- ``request.deadline`` is checked between small steps.
-- Errors of the library are converted here; only errors of :mod:`telecine.errors` come out.
-- It leaves no thread behind beside those of the decoder, samples nothing, and keeps no reference to the frames.
+- ``data[i]`` is frame ``plan.frames[i]``, converted to the size of ``geometry`` by the rule of
+  :mod:`telecine.pixels.geometry`. A frame is identified by the packet it came from or by its time. If a library gives
+  neither, the frame is identified by its position, and the number of decoded frames must prove that none is missing.
+- A frame that cannot be decoded, or that refers to a damaged one, is left out: ``kept[i]`` is False, and the content of
+  its row is undefined. It is never replaced by another frame.
+- If nothing can be decoded, ``kept`` is False throughout, and the caller raises the error.
+- ``request.deadline.check`` is called between small steps.
+- Errors of the library are converted; only errors of :mod:`telecine.errors` come out.
+- No thread is left behind except those of decoder libraries, and no reference to the returned frames is kept.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
-from telecine.errors import BackendUnavailable, OptionsError
+from telecine.errors import OptionsError
 from telecine.frames import Layout
 from telecine.index.packet_index import PacketIndex
 from telecine.index.video_info import VideoInfo
@@ -38,40 +36,74 @@ from telecine.pixels.geometry import Geometry
 from telecine.plan.decode_plan import DecodePlan
 from telecine.plan.packet_reader import PacketReader
 from telecine.source.source import Source
-from telecine.validation import Option, check
+from telecine.system import usable_cores
+from telecine.validation import Option
 
-__all__ = [
-    "GROUP",
-    "TABLE",
-    "Backend",
-    "BackendStatus",
-    "DecodeRequest",
-    "Decoded",
-    "backends",
-    "get",
-    "names",
-    "ready",
-]
+__all__ = ["Backend", "BackendStatus", "DecodeRequest", "Decoded", "MemoryCost"]
+
+_PICTURES_PER_THREAD = 16
+"""Decoded pictures that a decoder thread can hold: the reference pictures that H.264 and HEVC allow."""
+_PICTURES_PER_SESSION = 20
+"""Decoded pictures that a hardware decoder holds: at most 16 reference pictures, and a few in progress."""
+_SESSION_HOST_BYTES = 64 << 20
+"""Host memory that a hardware decoder takes: a batch of packets."""
+_PACKET_BYTES = 1024
+"""Host memory that a packet of the index takes beside its data."""
+_PADDING = (64, 128)
+"""Rows and columns that FFmpeg allocates around a picture at most."""
+_SAMPLES_PER_PIXEL = {
+    "yuva": 4.0,
+    "420": 1.5,
+    "411": 1.5,
+    "410": 1.5,
+    "422": 2.0,
+    "444": 3.0,
+    "nv12": 1.5,
+    "p010": 1.5,
+    "gray": 1.0,
+}
+"""By a substring of the pixel format's name; the first match counts."""
+_MAX_SAMPLES_PER_PIXEL = 4.0
+
+
+@dataclass(frozen=True)
+class MemoryCost:
+    """Memory that a decode takes at its peak, bytes."""
+
+    host: int
+    """Host memory."""
+    device: int = 0
+    """GPU memory."""
+
+    def __add__(self, other: MemoryCost) -> MemoryCost:
+        """Return the memory of two decodes at the same time."""
+        return MemoryCost(self.host + other.host, self.device + other.device)
 
 
 @dataclass(frozen=True, eq=False)
 class DecodeRequest:
-    """All that a backend may know of a request."""
+    """Everything that a backend knows of a request."""
 
     source: Source
+    """The encoded bytes."""
     demuxer: Demuxer
-    """Of the source; standing anywhere. Packet backends read their packets from it."""
+    """Demuxer of the source, at any position. Packet backends read their packets from it."""
     index: PacketIndex
+    """One row per packet of the video stream."""
     info: VideoInfo
+    """Size, pixel format, colour and rate of the video."""
     plan: DecodePlan
+    """The packets to feed and the frames to keep."""
     geometry: Geometry
+    """Size and orientation of the pictures as stored and of the frames to return."""
     deadline: Deadline
+    """Raises when the request has timed out or was cancelled."""
     device: str
-    """"cpu", "cuda" or "cuda:1"."""
+    """Where to put the frames: "cpu", "cuda" or "cuda:N"."""
     options: Mapping[str, Any]
-    """The backend's own options: complete and checked where it declares them."""
+    """Options of the backend: complete and checked if it declares them, else as the caller gave them."""
     max_pixels: int = Limits.max_pixels
-    """Width times height of a picture at most: a stream may change its size at any key frame."""
+    """Largest width times height of a picture: a stream may change its size at any key frame."""
     cores: int | None = None
     """Processor cores that the decode may keep busy; None for all that this process may use."""
     layout: Layout = "NHWC"
@@ -83,167 +115,148 @@ class DecodeRequest:
         """Reader of the planned packets."""
         return PacketReader(self.demuxer, self.index)
 
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of the frames to return."""
+        return len(self.plan.frames) * self.geometry.height * self.geometry.width * 3
+
+    @property
+    def packet_bytes(self) -> int:
+        """Bytes of the packets that the index holds in memory."""
+        held = self.index.packets is not None
+        return int(self.index.size.sum()) + _PACKET_BYTES * self.index.num_packets if held else 0
+
+    @property
+    def picture_bytes(self) -> int:
+        """Bytes of one decoded picture, with FFmpeg's padding."""
+        name, depth = self.info.pixel_format, self.info.bit_depth
+        samples = next((count for key, count in _SAMPLES_PER_PIXEL.items() if key in name), _MAX_SAMPLES_PER_PIXEL)
+        return int(self._padded_pixels * samples * (1 if 0 < depth <= 8 else 2))
+
+    @property
+    def _padded_pixels(self) -> int:
+        return (self.geometry.stored_height + _PADDING[0]) * (self.geometry.stored_width + _PADDING[1])
+
+    def cpu_cost(self, threads: int) -> MemoryCost:
+        """Return the memory of a decode on the CPU: frames, decoded pictures, and conversion to RGB."""
+        conversion = 2 * 3 * (self._padded_pixels + self.geometry.height * self.geometry.width)
+        pictures = threads * _PICTURES_PER_THREAD * self.picture_bytes
+        return MemoryCost(self.output_bytes + pictures + conversion)
+
+    def gpu_cost(self, on_host: bool = False) -> MemoryCost:
+        """Return the memory of a decode by a hardware decoder: frames, decoded pictures, and packets to feed.
+
+        Args:
+            on_host: True if the frames are copied to host memory.
+        """
+        host = _SESSION_HOST_BYTES + (self.output_bytes if on_host else 0)
+        return MemoryCost(host, self.output_bytes + _PICTURES_PER_SESSION * self.picture_bytes)
+
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """What a backend gives back."""
+    """The result of a decode."""
 
     data: Any
-    """``uint8 [N, H, W, 3]`` RGB on the device asked for."""
+    """``uint8 [N, H, W, 3]`` RGB on the requested device."""
     kept: npt.NDArray[np.bool_]
-    """``bool [N]`` which rows are filled."""
+    """``bool [N]``: True for the rows of ``data`` that hold their frame."""
     device: str
-    """Where ``data`` is."""
+    """The device that ``data`` is on."""
     notes: tuple[str, ...] = ()
-    """For the report: what was remarkable."""
+    """Remarks for the report."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Wall time of parts of the decode: "convert", "copy"."""
+    """Wall time of stages of the decode by name: "convert", "copy"."""
     backend: str | None = None
-    """Who decoded, where that is not the backend that was asked."""
+    """Name of the backend that decoded; None if it is the requested one."""
     fallback_reason: str | None = None
-    """Why it was another one."""
+    """Reason why another backend decoded; None if it is the requested one."""
     packets_fed: int | None = None
     """Packets fed to the decoder; None for all packets of the plan."""
 
 
 @dataclass(frozen=True)
 class BackendStatus:
-    """Whether a backend works on this machine."""
+    """State of a backend on this machine."""
 
     name: str
+    """Name of the backend, as ``backend=`` takes it."""
     usable: bool
+    """True if the backend works on this machine."""
     reason: str | None
-    """Why not, and what to do about it; None when it is usable."""
+    """Reason why it does not work, and what to do about it; None if it is usable."""
     version: str | None
-    """Of the library it stands on."""
+    """Version of the library that decodes."""
+    devices: tuple[str, ...] = ()
+    """Types of the devices that frames can be put on: "cpu", "cuda"."""
 
 
-class Backend(Protocol):
-    """One way of decoding. Thread-safe: many decodes may run at once.
+class Backend(ABC):
+    """Base class of all backends. Thread-safe: several decodes may run at once.
 
-    A class may declare ``options``, a mapping from names to :class:`telecine.validation.Option`: then
-    ``request.options`` has all of them, checked. Without it, the backend checks what it is given itself.
+    A subclass needs a name, :meth:`status` and :meth:`decode`. The other attributes have defaults.
     """
 
-    def decode(self, request: DecodeRequest) -> Decoded:
-        """Decode the frames of a request; see the contract at the top of this module."""
-        ...
+    name: ClassVar[str]
+    """Name in messages and reports."""
+    devices: tuple[str, ...] = ("cpu",)
+    """Types of the devices that frames can be put on: "cpu", "cuda". Others are refused before the source is opened."""
+    options: Mapping[str, Option] | None = {}
+    """Options by name, checked before the source is opened. None if any option is taken and :meth:`decode` checks."""
+    detects_damage: bool = True
+    """True if damage inside a picture is detected, so that the frames which refer to it are left out."""
+    differences: Mapping[str, str] = {}
+    """Names of conformance cases (:mod:`telecine.testing`) that come out differently, each with the reason."""
+    tolerances: Mapping[str, int] = {}
+    """Names of conformance cases, each with the largest allowed difference of a pixel from ``pyav``."""
 
+    @abstractmethod
     def status(self) -> BackendStatus:
-        """Say whether this backend works here. Never raises."""
-        ...
+        """Return whether this backend works on this machine; :meth:`make_status` builds the result. Never raises."""
 
+    @abstractmethod
+    def decode(self, request: DecodeRequest) -> Decoded:
+        """Decode the frames of a request, by the rules of this module.
 
-TABLE: dict[str, str] = {
-    "pyav": "telecine.backends.pyav.backend:PyAVBackend",
-    "nvdec": "telecine.backends.nvdec.backend:NvdecBackend",
-    "opencv": "telecine.backends.opencv:OpenCVBackend",
-    "torchcodec": "telecine.backends.torchcodec:TorchCodecBackend",
-    "pynvvideocodec": "telecine.backends.pynvvideocodec.backend:PyNvVideoCodecBackend",
-    "deepstream": "telecine.backends.deepstream.backend:DeepStreamBackend",
-}
-"""Name of each backend and where it is; imported on first use."""
+        Raises:
+            UnsupportedVideoError: The backend cannot decode this codec, pixel format or size.
+            BackendUnavailable: A library, a driver or the device is missing.
+            OverloadedError: There is not enough memory.
+            DeadlineError, Cancelled: From ``request.deadline``.
+        """
 
-_AUTO = "telecine.backends.auto:NvdecOrPyAV"
-"""What decodes for a GPU when no backend is named."""
+    def make_status(self, version: str | None, reason: str | None = None) -> BackendStatus:
+        """Return a status: usable if there is no reason why not."""
+        return BackendStatus(self.name, reason is None, reason, version, self.devices)
 
-GROUP = "telecine.backends"
-"""The group of entry points by which other packages add backends of their own: name to class."""
+    def check_device(self, device: str, options: Mapping[str, Any]) -> None:
+        """Refuse a device that frames cannot be put on; called before the source is opened.
 
-_made: dict[str, Backend] = {}
+        Args:
+            device: "cpu", "cuda" or "cuda:N".
+            options: Options of this backend, complete and checked.
 
+        Raises:
+            OptionsError: Frames cannot be put on devices of this type.
+            BackendUnavailable: The machine has no such device.
+        """
+        if device.partition(":")[0] not in self.devices:
+            allowed = " or ".join(f'"{kind}"' for kind in self.devices)
+            raise OptionsError(f"device is {device!r}; {self.name} puts frames on {allowed} only")
 
-def names() -> list[str]:
-    """The names of all backends, those of other packages behind the built-in ones. None of them is imported."""
-    return [*TABLE, *(name for name in sorted(_outside()) if name not in TABLE)]
+    def decodes_on_cpu(self, device: str) -> bool:
+        """Return True if a decode for this device keeps processor cores busy, so that a pool counts them."""
+        return device == "cpu"
 
+    def memory_cost(self, request: DecodeRequest) -> MemoryCost:
+        """Estimate the memory that a decode takes at its peak, without the packets that the index holds.
 
-def get(name: str) -> Backend:
-    """The backend of a name, made on first use.
+        Decoder sessions, staging buffers and the returned frames are included.
+        """
+        if self.decodes_on_cpu(request.device):
+            return request.cpu_cost(request.cores or usable_cores())
+        return request.gpu_cost()
 
-    Raises:
-        OptionsError: there is none of that name.
-        BackendUnavailable: the package that brings it is broken.
-    """
-    if name not in _made:
-        if name in TABLE or name == "auto":
-            module, attribute = TABLE.get(name, _AUTO).split(":")
-            made: Backend = getattr(import_module(module), attribute)()
-        else:
-            made = _load(name)
-        # two threads may both make one; the first to be stored is the one that stays
-        _made.setdefault(name, made)
-    return _made[name]
-
-
-def ready(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Make sure that a backend can be used with these options, before anything is read or decoded.
-
-    Returns:
-        The options, complete with their defaults.
-
-    Raises:
-        OptionsError: an option is not the backend's, or has a value that is not allowed.
-        BackendUnavailable: it does not work on this machine; the message says why and what to install.
-    """
-    backend = get(name)
-    declared = getattr(backend, "options", None)
-    if declared is not None:
-        # whose an option is matters for the message alone, and finding out imports every backend's module
-        others = {} if options.keys() <= declared.keys() else {other: _options_of(other) for other in TABLE}
-        options = check(name, options, declared, others)
-    status = backend.status()
-    if not status.usable:
-        raise BackendUnavailable(f"{name}: {status.reason}")
-    return dict(options)
-
-
-def backends() -> list[BackendStatus]:
-    """Say of every backend whether it works on this machine, and why not."""
-    found = []
-    for name in names():
-        try:
-            found.append(replace(get(name).status(), name=name))
-        except Exception as error:  # a backend of another package may break its word, and must break nothing else
-            found.append(BackendStatus(name, False, str(error), None))
-    for name, points in _outside().items():
-        if name in TABLE:
-            owner = _package(points[0])
-            reason = f"the package {owner} calls its backend {name}, which is the name of a built-in one"
-            found.append(BackendStatus(f"{owner}:{name}", False, reason, None))
-    return found
-
-
-def _options_of(name: str) -> Mapping[str, Option]:
-    try:
-        return getattr(get(name), "options", None) or {}
-    except Exception:  # one that cannot be made has none to offer, and is not what was asked for
+    def gauges(self) -> Mapping[str, float]:
+        """Return the current values of the metrics that this backend reports, by name: docs/pool.md."""
         return {}
-
-
-def _outside() -> dict[str, list[EntryPoint]]:
-    """The entry points of other packages, by name."""
-    found: dict[str, list[EntryPoint]] = {}
-    for point in entry_points(group=GROUP):
-        found.setdefault(point.name, []).append(point)
-    return found
-
-
-def _load(name: str) -> Backend:
-    points = _outside().get(name)
-    if points is None:
-        raise OptionsError(f"backend is {name!r}; the backends are {', '.join(names())} and auto")
-    if len(points) > 1:
-        owners = " and ".join(_package(point) for point in points)
-        raise BackendUnavailable(f"{name}: {owners} both bring a backend of this name; remove one of them")
-    try:
-        made: Backend = points[0].load()()
-    except Exception as error:  # whatever it is, it is that package's
-        raise BackendUnavailable(
-            f"{name}: the package {_package(points[0])} is broken ({type(error).__name__}: {error})"
-        ) from error
-    return made
-
-
-def _package(point: EntryPoint) -> str:
-    return point.dist.name if point.dist is not None else point.value

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "PIXEL_FORMATS", "OutputArray", "allocate_tensor", "codec_refusal", "conversion_refusal", "device_error",
-    "load_extension", "make_native_geometry", "parse_device_index", "resolve_array_kind", "upload",
+    "PIXEL_FORMATS", "OutputArray", "allocate_tensor", "check_gpu", "codec_refusal", "conversion_refusal",
+    "device_error", "load_extension", "make_native_geometry", "parse_device_index", "resolve_array_kind", "upload",
 ]  # fmt: skip
 
 _INEXACT_CODECS = frozenset("mpeg1video mpeg2video mpeg4".split())
@@ -103,6 +103,33 @@ def parse_device_index(device: str) -> int:
 
         return int(torch.cuda.current_device()) if torch.cuda.is_initialized() else 0
     return 0
+
+
+def check_gpu(device: str, out: str) -> None:
+    """Refuse a GPU that does not exist.
+
+    Args:
+        device: "cuda" or "cuda:N".
+        out: the kind of array to put on it: "torch", "array" or "auto"; any other kind asks the driver alone.
+
+    Raises:
+        BackendUnavailable: torch or the driver finds no such device.
+    """
+    index, count, finder = parse_device_index(device), 0, "PyTorch"
+    if resolve_array_kind(out) == "torch":
+        import torch
+
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    else:
+        nvdec, finder = load_extension(), "the NVIDIA driver"
+        try:
+            count = nvdec.device_count()
+        except nvdec.NvdecError as error:
+            raise device_error(f"device is {device!r}, but it cannot be used", error) from error
+    if index >= count:
+        raise BackendUnavailable(
+            f'device is {device!r}, but there is no GPU {index}: {finder} finds {count}; choose another or device="cpu"'
+        )
 
 
 def device_error(subject: str, error: Exception, kind: str = "") -> TelecineError:

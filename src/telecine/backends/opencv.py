@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
+from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
 from telecine.backends.remux.output_buffers import HostRows
 from telecine.backends.remux.remux import Reel, make_reel
 from telecine.bitstream import can_contain_fields
 from telecine.bitstream.annexb import AnnexBConverter
 from telecine.bitstream.hevc import is_progressive
-from telecine.errors import OptionsError, UnsupportedVideoError
+from telecine.errors import UnsupportedVideoError
 from telecine.plan.damage import unreliable_targets
 from telecine.plan.ranges import DecodeRange, split_at_closed_points, split_at_resets
 from telecine.system import usable_cores
@@ -35,12 +35,13 @@ _SAMPLE = 64
 _INSTALL = "pip install 'telecine[opencv]', which is opencv-python-headless 4.13 or newer"
 
 
-class OpenCVBackend:
+class OpenCVBackend(Backend):
     """Decodes with OpenCV, which brings an FFmpeg of its own.
 
     OpenCV gives pictures as 8-bit BGR, converted by itself, and says nothing of damage inside a picture.
     """
 
+    name = "opencv"
     options: Mapping[str, Option] = {
         "frame_recovery": Option(
             bool,
@@ -49,36 +50,43 @@ class OpenCVBackend:
             "random access point; what cannot be decoded stays lost, and no other frame takes its place",
         ),
     }
+    detects_damage = False
+    differences: Mapping[str, str] = {"noise": "OpenCV does not report damage: frames are as FFmpeg conceals it"}
     tolerances: Mapping[str, int] = {"ten-bit": 24, "size": 12}
-    differences: Mapping[str, str] = {"noise": "OpenCV does not tell; the frames are as FFmpeg conceals the damage"}
 
     def status(self) -> BackendStatus:
-        """See :class:`telecine.backends.base.Backend`."""
+        """See :meth:`telecine.backends.Backend.status`."""
         try:
             import cv2
         except Exception as error:
             system = (
                 "; on a bare system it needs libGL: apt-get install libgl1 libglib2.0-0" if "lib" in str(error) else ""
             )
-            return BackendStatus("opencv", False, f"cv2 cannot be imported ({error}): {_INSTALL}{system}", None)
+            return self.make_status(None, f"cv2 cannot be imported ({error}): {_INSTALL}{system}")
         version = str(cv2.__version__)
         if not hasattr(cv2, "IStreamReader"):
-            return BackendStatus("opencv", False, f"OpenCV {version} cannot read from memory: {_INSTALL}", version)
+            return self.make_status(version, f"OpenCV {version} cannot read from memory: {_INSTALL}")
         if cv2.CAP_FFMPEG not in cv2.videoio_registry.getStreamBufferedBackends():
-            return BackendStatus("opencv", False, f"OpenCV {version} was built without FFmpeg: {_INSTALL}", version)
-        return BackendStatus("opencv", True, None, version)
+            return self.make_status(version, f"OpenCV {version} was built without FFmpeg: {_INSTALL}")
+        return self.make_status(version)
+
+    def memory_cost(self, request: DecodeRequest) -> MemoryCost:
+        """See :meth:`telecine.backends.Backend.memory_cost`. The planned packets are in memory twice."""
+        return request.cpu_cost(_threads(request)) + MemoryCost(request.packet_bytes)
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        """See :class:`telecine.backends.base.Backend`."""
-        if request.device != "cpu":
-            raise OptionsError(f'opencv decodes on the CPU alone, and device is {request.device!r}; use device="cpu"')
+        """See :meth:`telecine.backends.Backend.decode`."""
         rows = HostRows(request)
-        threads = 1 if request.index.codec in _SINGLE_THREADED else min(_MAX_THREADS, request.cores or usable_cores())
+        threads = _threads(request)
         for runs in split_at_resets(request.plan.ranges):
             _decode(request, runs, rows, threads)
             if request.options["frame_recovery"]:
                 _recover(request, runs, rows)
         return rows.decoded()
+
+
+def _threads(request: DecodeRequest) -> int:
+    return 1 if request.index.codec in _SINGLE_THREADED else min(_MAX_THREADS, request.cores or usable_cores())
 
 
 def _recover(request: DecodeRequest, runs: tuple[DecodeRange, ...], rows: HostRows) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
+from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
+from telecine.backends.cuda_output import check_gpu
 from telecine.backends.remux.output_buffers import HostRows, TorchRows
 from telecine.backends.remux.remux import STEP, Reel, make_reel
-from telecine.errors import BackendUnavailable
 from telecine.plan.damage import unreliable_targets
 from telecine.plan.ranges import DecodeRange, find_undecodable_targets, split_at_closed_points
 from telecine.system import usable_cores
@@ -33,13 +33,15 @@ makes 8 bits first, and grey it gives colours."""
 _INSTALL = "pip install 'telecine[torchcodec]'; it also needs the libraries of FFmpeg (apt-get install ffmpeg)"
 
 
-class TorchCodecBackend:
+class TorchCodecBackend(Backend):
     """Decodes with TorchCodec, on the CPU or on a GPU.
 
     It uses the FFmpeg of the system. On the CPU its pixels follow the rule; on a GPU they are those of its own kernels.
     It says nothing of damage inside a picture.
     """
 
+    name = "torchcodec"
+    devices = ("cpu", "cuda")
     options: Mapping[str, Option] = {
         "num_ffmpeg_threads": Option(
             int, None, "threads of one decode on the CPU; 0 lets FFmpeg choose; as many as cores when omitted", 0, 64
@@ -52,21 +54,35 @@ class TorchCodecBackend:
             choices=("exact", "approximate"),
         ),
     }
+    detects_damage = False
+    differences: Mapping[str, str] = {"noise": "TorchCodec does not report damage: frames are as FFmpeg conceals it"}
     tolerances: Mapping[str, int] = {"size": 12}
-    differences: Mapping[str, str] = {"noise": "TorchCodec does not tell; the frames are as FFmpeg conceals the damage"}
 
     def status(self) -> BackendStatus:
-        """See :class:`telecine.backends.base.Backend`."""
+        """See :meth:`telecine.backends.Backend.status`."""
         try:
             import torchcodec
             import torchcodec.decoders
         except Exception as error:  # where it finds no FFmpeg it raises a RuntimeError of many lines
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            return BackendStatus("torchcodec", False, f"torchcodec cannot be imported ({reason}): {_INSTALL}", None)
-        return BackendStatus("torchcodec", True, None, str(torchcodec.__version__))
+            return self.make_status(None, f"torchcodec cannot be imported ({reason}): {_INSTALL}")
+        return self.make_status(str(torchcodec.__version__))
+
+    def check_device(self, device: str, options: Mapping[str, Any]) -> None:
+        """See :meth:`telecine.backends.Backend.check_device`."""
+        super().check_device(device, options)
+        if device != "cpu":
+            check_gpu(device, "torch")
+
+    def memory_cost(self, request: DecodeRequest) -> MemoryCost:
+        """See :meth:`telecine.backends.Backend.memory_cost`. The CPU decodes what the GPU cannot."""
+        remuxed = MemoryCost(request.packet_bytes)
+        if request.device == "cpu":
+            return request.cpu_cost(_threads(request) or usable_cores()) + remuxed
+        return request.gpu_cost() + request.cpu_cost(1) + remuxed
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        """See :class:`telecine.backends.base.Backend`."""
+        """See :meth:`telecine.backends.Backend.decode`."""
         decoding = _Decoding(request)
         decoding.decode()
         return decoding.rows.decoded(tuple(sorted(decoding.notes)))
@@ -77,13 +93,12 @@ def _rows(request: DecodeRequest) -> HostRows | TorchRows:
 
     if request.device == "cpu":
         return HostRows(request)
-    device = torch.device(request.device)
-    if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
-        raise BackendUnavailable(
-            f"torchcodec: device is {request.device!r}, and torch sees {torch.cuda.device_count()} GPUs; "
-            'use device="cpu", or a build of torch for CUDA'
-        )
-    return TorchRows(request, device)
+    return TorchRows(request, torch.device(request.device))
+
+
+def _threads(request: DecodeRequest) -> int:
+    threads: int | None = request.options["num_ffmpeg_threads"]
+    return min(_MAX_THREADS, request.cores or usable_cores()) if threads is None else threads
 
 
 class _Decoding:
@@ -163,16 +178,13 @@ class _Decoding:
         import torch
         from torchcodec.decoders import VideoDecoder, set_cuda_backend
 
-        threads = self._request.options["num_ffmpeg_threads"]
         # TorchCodec's other way to NVDEC keeps decoders for later videos that need another one, and shows wrong frames;
         # on a CPU it takes neither name
         with set_cuda_backend("ffmpeg") if self._device != "cpu" else nullcontext():
             return VideoDecoder(
                 torch.frombuffer(reel.data, dtype=torch.uint8),
                 dimension_order="NHWC",
-                num_ffmpeg_threads=(
-                    min(_MAX_THREADS, self._request.cores or usable_cores()) if threads is None else threads
-                ),
+                num_ffmpeg_threads=_threads(self._request),
                 device=self._device,
                 custom_frame_mappings=_map(reel),
             )

@@ -23,14 +23,14 @@ import numpy.typing as npt
 
 import telecine.errors as tree
 from telecine.api import load
-from telecine.backends.base import backends
+from telecine.backends.registry import list_backends
 from telecine.cli.writers import save_sheet
 from telecine.deadline import Deadline
 from telecine.errors import DeadlineError, DecodeError, OptionsError, TelecineError
 from telecine.frames import Frames
 from telecine.index.video_info import VideoInfo, look
 from telecine.limits import Limits
-from telecine.settings import choose
+from telecine.settings import choose_backend
 from telecine.source.source import open_source
 from telecine.validation import shown, whole
 
@@ -102,11 +102,11 @@ def compare(
     count, deadline, limits = whole(num_frames) or 0, Deadline.of(timeout), Limits.of(limits)
     if count < 1:
         raise OptionsError(f"num_frames is {shown(num_frames)}; it must be a whole number from 1 on")
-    _, device = choose("auto", device)
+    _, device = choose_backend("auto", device)
     with open_source(source, limits, deadline) as opened:
         info = look(opened, limits, deadline)
         job = _Job(opened.name, _indices(info.num_frames, count), limits)
-        usable = [status for status in backends() if status.usable]
+        usable = [status for status in list_backends() if status.usable]
         usable.sort(key=lambda status: status.name != _REFERENCE)
         rows: list[Row] = []
         images = {}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
 import telecine
-from telecine.backends.base import backends
+from telecine.backends.registry import list_backends
 from telecine.cli.writers import table
 from telecine.system import usable_cores
 
@@ -31,9 +32,7 @@ def examine() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "cores": usable_cores(),
-        "backends": [
-            {"name": b.name, "usable": b.usable, "reason": b.reason, "version": b.version} for b in backends()
-        ],
+        "backends": [asdict(status) for status in list_backends()],
         "ffmpeg": _ffmpeg(),
         "libraries": {name: _version(name) for name in ("av", "numpy", "pillow", "httpx", "torch")},
         "cuda_driver": _cuda_driver(),

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import telecine
 from telecine.api import load, probe
-from telecine.backends.base import TABLE
+from telecine.backends.registry import BUILT_IN
 from telecine.cli.bench import add_bench_arguments, bench
 from telecine.cli.compare import Comparison, compare, write_sheet
 from telecine.cli.doctor import describe, examine
@@ -156,7 +156,7 @@ def _add_decoding(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how, and where to")
     add = group.add_argument
     add("--size", type=_size, metavar="SIZE", help="length of the short side, or HEIGHTxWIDTH; pixels")
-    add("--backend", metavar="NAME", help=f"{', '.join(TABLE)} or auto")
+    add("--backend", metavar="NAME", help=f"{', '.join(BUILT_IN)} or auto")
     add("--device", metavar="NAME", help="cpu, cuda or cuda:N")
     add("--errors", choices=("recover", "strict"), default="recover", help="leave out lost frames, or fail")
     add(

@@ -12,7 +12,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from telecine.backends.base import TABLE, Backend, DecodeRequest, get, names
+from telecine.backends.base import Backend, DecodeRequest
+from telecine.backends.registry import BUILT_IN, backend_names, get_backend
 from telecine.deadline import Deadline
 from telecine.errors import Cancelled, DeadlineError, OverloadedError, TelecineError
 from telecine.frames import Frames
@@ -161,9 +162,7 @@ class Job(RequestHooks):
         self.backend = backend_label(request.backend, search_plugins=True)
         frames = run_request(request, self.deadline, self)
         report = frames.report
-        decoder: Any = get(report.backend)
-        if hasattr(decoder, "gauges"):
-            METRICS.add_gauges(decoder)
+        METRICS.add_gauges(get_backend(report.backend))
         seconds = {stage: max(0.0, value - self.waited.get(stage, 0.0)) for stage, value in report.seconds.items()}
         seconds["queue"] = sum(self.waited.values())
         return replace(frames, report=replace(report, seconds=seconds, index_cached=self._index_cached))
@@ -260,24 +259,24 @@ class Job(RequestHooks):
         shared, threads = self._resources, decode.options.get("threads")
         cores = self._start_decode(threads if isinstance(threads, int) and threads > 0 else None)
         cost = cost_of(decode, backend, cores, self._copied_bytes(decode.source))
+        on_gpu = not backend.decodes_on_cpu(decode.device)
         with ExitStack() as leases:
-            if decode.device != "cpu" or cost.device:
-                self._release_cores()  # the GPU works
-                cores = 1  # for a decode that falls back to the CPU
-                with self._measure_wait():
-                    self._lease(leases, shared.memory, cost.host)
-                    if shared.vram is not None:
-                        self._lease(leases, shared.vram, cost.device)
-                    if shared.config.lease_vram is not None:
-                        leases.enter_context(shared.config.lease_vram(cost.device, decode.device))
-            elif (lease := shared.memory.try_lease(cost.host)) is not None:
+            lease = None if on_gpu or cost.device else shared.memory.try_lease(cost.host)
+            if lease is not None:
                 self._hold(leases, lease)
             else:
                 self._release_cores()
                 with self._measure_wait():
                     self._lease(leases, shared.memory, cost.host)
-                self._acquire_cores()
-                cores = self._start_decode(cores)
+                    if shared.vram is not None and cost.device:
+                        self._lease(leases, shared.vram, cost.device)
+                    if shared.config.lease_vram is not None and cost.device:
+                        leases.enter_context(shared.config.lease_vram(cost.device, decode.device))
+                if on_gpu:
+                    cores = 1  # for a decode that falls back to the CPU
+                else:
+                    self._acquire_cores()
+                    cores = self._start_decode(cores)
             self._stage, self.doing = "decode", "decoding"
             yield replace(decode, cores=cores)
 
@@ -322,8 +321,9 @@ def backend_label(backend: object, search_plugins: bool) -> str:
     """
     if backend is None:
         return "auto"
-    if isinstance(backend, str) and (backend == "auto" or backend in TABLE or (search_plugins and backend in names())):
-        return backend
+    known = isinstance(backend, str) and (backend == "auto" or backend in BUILT_IN)
+    if known or (search_plugins and isinstance(backend, str) and backend in backend_names()):
+        return str(backend)
     return "unknown"
 
 

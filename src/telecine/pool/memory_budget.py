@@ -5,61 +5,22 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
-from telecine.backends.base import Backend, DecodeRequest
+from telecine.backends.base import Backend, DecodeRequest, MemoryCost
 from telecine.errors import LimitError, OverloadedError
-from telecine.index.video_info import VideoInfo
 
-__all__ = ["INDEX_BYTES_PER_CORE", "Cost", "Lease", "MemoryBudget", "cost_of"]
+__all__ = ["INDEX_BYTES_PER_CORE", "Lease", "MemoryBudget", "cost_of"]
 
 INDEX_BYTES_PER_CORE = 48 << 20
 """Bytes that reading one packet index takes at most for usual videos: 32 MiB of kept packets, the index, and buffers.
 The size is not known in advance. So a pool reserves this for every core instead of leasing it."""
 
-_PICTURES_PER_THREAD = 16
-"""Decoded pictures that a decoder thread can hold: the reference pictures that H.264 and HEVC allow."""
-_EXTRA_THREADS = 2
-"""Decoder threads in addition to one for each core, as in backends/pyav."""
-_PACKET_BYTES = 1024
-"""Bytes of a kept packet in addition to its data."""
-_SAMPLES = {
-    "yuva": 4.0,
-    "420": 1.5,
-    "411": 1.5,
-    "410": 1.5,
-    "422": 2.0,
-    "444": 3.0,
-    "nv12": 1.5,
-    "p010": 1.5,
-    "gray": 1.0,
-}
-"""Samples per pixel by a substring of the pixel format's name; the first match counts."""
 _POLL_SECONDS = 0.05
-_MARGIN = (64, 128)
-"""Rows and columns that FFmpeg allocates in addition to a picture at most."""
-_GPU_PICTURES = 20
-"""Pictures that a hardware decoder keeps: at most 16 reference pictures and a few in progress."""
-_GPU_STAGING = 64 << 20
-"""Host bytes of a GPU decode: a batch of packets."""
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Peak memory of a decode, bytes."""
-
-    host: int
-    """Bytes of host memory."""
-    device: int = 0
-    """Bytes of GPU memory."""
-
-
-def cost_of(request: DecodeRequest, backend: Backend, cores: int, copied: int = 0) -> Cost:
-    """Estimate the peak memory of a decode.
-
-    A backend with a method ``cost(request) -> Cost`` gives the estimate itself, with decoder sessions and staging
-    buffers included. Otherwise it is the output, the pictures that the decoder threads can hold, the buffers that
-    convert one of them, and the packets that the index kept.
+def cost_of(request: DecodeRequest, backend: Backend, cores: int, copied: int = 0) -> MemoryCost:
+    """Return the memory of a request while it decodes: the backend's, the packets of the index, the copied source.
 
     Args:
         request: what to decode, with its plan.
@@ -67,29 +28,7 @@ def cost_of(request: DecodeRequest, backend: Backend, cores: int, copied: int = 
         cores: cores that the decode may keep busy.
         copied: bytes of the source that the pool holds in memory.
     """
-    if (own := getattr(backend, "cost", None)) is not None:
-        answer: Cost = own(request)
-        return Cost(answer.host + copied, answer.device)
-    geometry, index = request.geometry, request.index
-    output = len(request.plan.frames) * geometry.height * geometry.width * 3
-    packets = 0 if index.packets is None else int(index.size.sum()) + _PACKET_BYTES * index.num_packets
-    pixels = (geometry.stored_height + _MARGIN[0]) * (geometry.stored_width + _MARGIN[1])
-    picture = int(pixels * _bytes_per_pixel(request.info))
-    converting = 2 * 3 * (pixels + geometry.height * geometry.width)
-    one_thread = output + _PICTURES_PER_THREAD * picture + converting
-    if request.device != "cpu":
-        # a backend with decoder threads falls back to one thread on the CPU and uploads the frames
-        host = one_thread if "threads" in request.options else output if request.options.get("out") == "numpy" else 0
-        return Cost(_GPU_STAGING + host + packets + copied, output + _GPU_PICTURES * picture)
-    asked = request.options.get("threads")
-    threads = asked if isinstance(asked, int) and asked > 0 else 1 if cores == 1 else cores + _EXTRA_THREADS
-    return Cost(one_thread + (threads - 1) * _PICTURES_PER_THREAD * picture + packets + copied)
-
-
-def _bytes_per_pixel(info: VideoInfo) -> float:
-    """Return the bytes per pixel of a decoded picture; of the largest format if its own is unknown."""
-    samples = next((share for part, share in _SAMPLES.items() if part in info.pixel_format), 4.0)
-    return samples * (1 if 0 < info.bit_depth <= 8 else 2)
+    return backend.memory_cost(replace(request, cores=cores)) + MemoryCost(request.packet_bytes + copied)
 
 
 class Lease:

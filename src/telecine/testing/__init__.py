@@ -20,9 +20,9 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from telecine.backends.base import get
+from telecine.backends.registry import get_backend
 from telecine.errors import UnsupportedVideoError
-from telecine.settings import choose
+from telecine.settings import choose_backend
 from telecine.testing.cases import CASES, Case, Subject, Unequal
 
 __all__ = ["CASES", "Case", "Outcome", "run"]
@@ -56,7 +56,7 @@ def run(case: Case, backend: str, device: str = "cpu", seconds: float = 60.0, **
     Raises:
         OptionsError: there is no such backend, or a device is never called so.
     """
-    backend, device = choose(backend, device)
+    backend, device = choose_backend(backend, device)
     found: list[Outcome] = []
     subject = Subject(backend, device, options)
     thread = threading.Thread(target=lambda: found.append(_outcome(case, subject)), daemon=True)
@@ -68,7 +68,7 @@ def run(case: Case, backend: str, device: str = "cpu", seconds: float = 60.0, **
 
 
 def _outcome(case: Case, subject: Subject) -> Outcome:
-    made = get(subject.backend)
+    made = get_backend(subject.backend)
     differences = getattr(made, "differences", {})
     usual = _TOLERANCE[subject.device.partition(":")[0]]
     try:

@@ -7,9 +7,9 @@ import json
 import sys
 from dataclasses import asdict
 
-from telecine.backends.base import ready
+from telecine.backends.registry import prepare_backend
 from telecine.errors import TelecineError
-from telecine.settings import choose
+from telecine.settings import choose_backend
 from telecine.testing import CASES, run
 
 __all__ = ["main"]
@@ -23,8 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments = parser.parse_args(argv)
     try:
-        choose(arguments.backend, arguments.device)
-        ready(arguments.backend, {})
+        prepare_backend(*choose_backend(arguments.backend, arguments.device), {})
     except TelecineError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

@@ -17,6 +17,7 @@ import telecine
 from support.clips import CLIPS, read_number
 from support.fake_deepstream import FakeDeepStream
 from support.fake_nvidia import fake_torch, install
+from telecine.backends import registry
 from telecine.backends.deepstream import backend as deepstream
 from telecine.backends.deepstream.backend import DeepStreamBackend
 from telecine.backends.remux import output_buffers
@@ -37,7 +38,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
         package: Any = types.ModuleType("nvidia")
         package.deepstream_videodecode = library
         install(monkeypatch, nvidia=package, nvidia__deepstream_videodecode=library, torch=fake_torch())
-        monkeypatch.setitem(sys.modules["telecine.backends.base"]._made, "deepstream", DeepStreamBackend())
+        monkeypatch.setitem(registry._instances, "deepstream", DeepStreamBackend())
         monkeypatch.setattr(deepstream, "_GRACE_SECONDS", 0.3)
         # the test clips are smaller than the hardware's minimum for HEVC
         monkeypatch.setitem(deepstream._SIDE_LIMITS, "hevc", (16, 8192))
@@ -308,7 +309,7 @@ def test_pool_size_comes_from_the_option_or_the_environment(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     load("h264_pyramid.mp4", num_frames=1, pool_size=option)
-    backend: Any = sys.modules["telecine.backends.base"]._made["deepstream"]
+    backend: Any = registry._instances["deepstream"]
     assert backend._workers.size == size
 
 

@@ -232,7 +232,9 @@ def test_wrong_options_and_devices_raise_errors(double: Double) -> None:
     with pytest.raises(OptionsError, match='must be "auto" or "torch" or "array" or "numpy"'):
         check("nvdec", {"out": "jax"}, own, {})
     with pytest.raises(OptionsError, match='device is "cpu"'):
-        NvdecBackend().decode(_request(gop(0, 3), [0], out="torch"))
+        NvdecBackend().check_device("cpu", {"out": "torch"})
+    with pytest.raises(BackendUnavailable, match="there is no GPU 5"):
+        NvdecBackend().check_device("cuda:5", {"out": "array"})
     with pytest.raises(BackendUnavailable, match="no GPU 5"):
         NvdecBackend().decode(_request(gop(0, 3), [0], device="cuda:5"))
 

@@ -20,7 +20,7 @@ from support.clips import CLIPS, read_number
 from support.fake_driver.double import Double, double_fixture, engine_fixture  # noqa: F401, fixtures
 from support.fake_nvidia import install
 from support.fake_pynvvideocodec import FakePyNvVideoCodec
-from telecine.backends import cuda_output
+from telecine.backends import cuda_output, registry
 from telecine.backends.pynvvideocodec import backend, surfaces
 from telecine.backends.pynvvideocodec.backend import PyNvVideoCodecBackend
 from telecine.bitstream.annexb import AnnexBConverter
@@ -42,7 +42,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
     def make(**faults: Any) -> FakePyNvVideoCodec:
         library = FakePyNvVideoCodec(**faults)
         install(monkeypatch, PyNvVideoCodec=library)
-        monkeypatch.setitem(sys.modules["telecine.backends.base"]._made, "pynvvideocodec", PyNvVideoCodecBackend())
+        monkeypatch.setitem(registry._instances, "pynvvideocodec", PyNvVideoCodecBackend())
         return library
 
     for module in (backend, surfaces):
@@ -472,7 +472,7 @@ def test_hw_decoders_of_the_first_request_holds(start: Start, caplog: pytest.Log
 def test_a_deadline_ends_the_wait_for_a_decoder(start: Start) -> None:
     start()
     load(CLIP.path(), indices=[0], hw_decoders=1)
-    made: Any = sys.modules["telecine.backends.base"]._made["pynvvideocodec"]
+    made: Any = registry._instances["pynvvideocodec"]
     assert made._decoders._slots.acquire(timeout=1)
     with pytest.raises(telecine.DeadlineError, match="waiting for a hardware decoder"):
         load(CLIP.path(), num_frames=1, timeout=0.3)

@@ -18,7 +18,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
+from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
+from telecine.backends.cuda_output import parse_device_index
 from telecine.backends.deepstream.bitstream_builder import InputFile, build_files, split_ranges
 from telecine.backends.remux.output_buffers import PinnedRows, TorchRows
 from telecine.bitstream.h273 import matrix_code
@@ -51,20 +52,25 @@ _INSTALL = (
 _log = logging.getLogger("telecine.backends.deepstream.backend")
 
 
-class DeepStreamBackend:
+class DeepStreamBackend(Backend):
     """Decodes with DeepStream, on the first GPU that torch sees. H.264 and HEVC, 8 bits, 4:2:0, progressive.
 
     Its workers serve the whole process. Each is created when it is first needed, and again after it has failed.
     """
 
+    name = "deepstream"
+    devices = ("cpu", "cuda")
     options: Mapping[str, Option] = {
         "pool_size": Option(
             int, None, "workers in this process, 1 to 16; the first value holds. TELECINE_POOL_SIZE, or 8"
         ),
         "timeout_sec": Option(float, 30.0, "seconds for one call of the library", 0.001, 86400),
     }
+    detects_damage = False
+    differences: Mapping[str, str] = {
+        "noise": "DeepStream does not report damage: frames are as the hardware leaves them"
+    }
     tolerances: Mapping[str, int] = {"size": 12}
-    differences: Mapping[str, str] = {"noise": "DeepStream reports no errors; frames are as the hardware leaves them"}
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -72,20 +78,30 @@ class DeepStreamBackend:
         self._has_warned = False
 
     def status(self) -> BackendStatus:
-        """See :class:`telecine.backends.base.Backend`."""
+        """See :meth:`telecine.backends.Backend.status`."""
         try:
             library = _library()
             import torch
 
             if not torch.cuda.is_available():
-                return BackendStatus("deepstream", False, "torch sees no NVIDIA GPU", str(library.__version__))
+                return self.make_status(str(library.__version__), "torch sees no NVIDIA GPU")
         except Exception as error:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            return BackendStatus("deepstream", False, f"it cannot be imported ({reason}): {_INSTALL}", None)
-        return BackendStatus("deepstream", True, None, str(library.__version__))
+            return self.make_status(None, f"it cannot be imported ({reason}): {_INSTALL}")
+        return self.make_status(str(library.__version__))
+
+    def check_device(self, device: str, options: Mapping[str, Any]) -> None:
+        """See :meth:`telecine.backends.Backend.check_device`."""
+        super().check_device(device, options)
+        if parse_device_index(device):
+            raise BackendUnavailable(f"deepstream decodes on the first GPU, cuda:0; device is {device!r}")
+
+    def memory_cost(self, request: DecodeRequest) -> MemoryCost:
+        """See :meth:`telecine.backends.Backend.memory_cost`."""
+        return request.gpu_cost(on_host=request.device == "cpu")
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        """See :class:`telecine.backends.base.Backend`."""
+        """See :meth:`telecine.backends.Backend.decode`."""
         _refuse_unsupported(request)
         rows = _make_rows(request)
         _FileDecoder(self._get_workers(request), request, rows).decode()
@@ -319,8 +335,6 @@ def _make_rows(request: DecodeRequest) -> PinnedRows | TorchRows:
         return PinnedRows(request)
     import torch
 
-    if torch.device(request.device).index not in (None, 0):
-        raise BackendUnavailable(f"deepstream decodes on the first GPU, cuda:0; device is {request.device!r}")
     return TorchRows(request, torch.device("cuda", 0))
 
 

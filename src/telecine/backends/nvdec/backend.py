@@ -9,14 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
+from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
 from telecine.backends.cuda_output import (
     PIXEL_FORMATS,
     OutputArray,
+    check_gpu,
     codec_refusal,
     conversion_refusal,
     device_error,
@@ -43,9 +45,11 @@ OUT = Option(
 )
 
 
-class NvdecBackend:
+class NvdecBackend(Backend):
     """Executes a plan on a GPU."""
 
+    name = "nvdec"
+    devices = ("cpu", "cuda")
     options: Mapping[str, Option] = {"out": OUT}
 
     def __init__(self) -> None:
@@ -61,19 +65,36 @@ class NvdecBackend:
         }
 
     def status(self) -> BackendStatus:
-        """See :class:`telecine.backends.base.Backend`."""
+        """See :meth:`telecine.backends.Backend.status`."""
         try:
             nvdec = load_extension()
         except ImportError as error:
-            return BackendStatus("nvdec", False, str(error), None)
+            return self.make_status(None, str(error))
         try:
             nvdec.device_count()
-            return BackendStatus("nvdec", True, None, f"CUDA {nvdec.driver_version()}")
+            return self.make_status(f"CUDA {nvdec.driver_version()}")
         except nvdec.NvdecError as error:
-            return BackendStatus("nvdec", False, str(error.args[0]), None)
+            return self.make_status(None, str(error.args[0]))
+
+    def check_device(self, device: str, options: Mapping[str, Any]) -> None:
+        """See :meth:`telecine.backends.Backend.check_device`."""
+        super().check_device(device, options)
+        out = options["out"]
+        if device != "cpu":
+            check_gpu(device, out)
+        elif out not in ("auto", "numpy"):
+            raise OptionsError(f'out is {out!r}, but device is "cpu"; choose device="cuda" or out="numpy"')
+
+    def decodes_on_cpu(self, device: str) -> bool:
+        """See :meth:`telecine.backends.Backend.decodes_on_cpu`."""
+        return False
+
+    def memory_cost(self, request: DecodeRequest) -> MemoryCost:
+        """See :meth:`telecine.backends.Backend.memory_cost`."""
+        return request.gpu_cost(on_host=_array_kind(request) == "numpy")
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        """See :class:`telecine.backends.base.Backend`."""
+        """See :meth:`telecine.backends.Backend.decode`."""
         nvdec = load_extension()
         kind = _array_kind(request)
         device = parse_device_index(request.device)
@@ -131,12 +152,7 @@ def stats(device: int = 0) -> dict[str, int]:
 
 
 def _array_kind(request: DecodeRequest) -> str:
-    out = str(request.options.get("out", "auto"))
-    if request.device == "cpu":
-        if out not in ("auto", "numpy"):
-            raise OptionsError(f'out is {out!r}, but device is "cpu"; choose device="cuda" or out="numpy"')
-        return "numpy"
-    return resolve_array_kind(out)
+    return "numpy" if request.device == "cpu" else resolve_array_kind(str(request.options.get("out", "auto")))
 
 
 def _refuse_unsupported(request: DecodeRequest, nvdec: ModuleType, device: int) -> None:

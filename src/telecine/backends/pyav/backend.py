@@ -6,12 +6,13 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
+from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
+from telecine.backends.cuda_output import check_gpu, upload
 from telecine.backends.pyav.decoder import DecodePass, Decoder
 from telecine.backends.pyav.parallel_ranges import Progress, shares, two_at_a_time
 from telecine.pixels.filter_graph import Converter
@@ -32,27 +33,44 @@ _EXTRA_THREADS = 2
 """Frame threads wait for each other's rows; two more than cores keep the cores busy (docs/performance.md)."""
 
 
-class PyAVBackend:
+class PyAVBackend(Backend):
     """Executes a plan on the CPU.
 
     The count of threads is always explicit, and threads work on whole frames: FFmpeg's own choice starts up to 16 slice
     threads for each of many decoders, which has been seen to hang.
     """
 
+    name = "pyav"
+    devices = ("cpu", "cuda")
     options: Mapping[str, Option] = {
         "threads": Option(int, None, "decoder threads of one request; from the cores when omitted", 1, 64),
     }
 
     def status(self) -> BackendStatus:
-        """See :class:`telecine.backends.base.Backend`."""
+        """See :meth:`telecine.backends.Backend.status`."""
         try:
             import av
         except ImportError as error:
-            return BackendStatus("pyav", False, f"PyAV cannot be imported ({error}): pip install av", None)
-        return BackendStatus("pyav", True, None, av.__version__)
+            return self.make_status(None, f"PyAV cannot be imported ({error}): pip install av")
+        return self.make_status(av.__version__)
+
+    def check_device(self, device: str, options: Mapping[str, Any]) -> None:
+        """See :meth:`telecine.backends.Backend.check_device`."""
+        super().check_device(device, options)
+        if device != "cpu":
+            check_gpu(device, "auto")
+
+    def decodes_on_cpu(self, device: str) -> bool:
+        """See :meth:`telecine.backends.Backend.decodes_on_cpu`. Frames for a GPU are uploaded."""
+        return True
+
+    def memory_cost(self, request: DecodeRequest) -> MemoryCost:
+        """See :meth:`telecine.backends.Backend.memory_cost`."""
+        uploaded = 0 if request.device == "cpu" else request.output_bytes
+        return request.cpu_cost(_threads(request)) + MemoryCost(0, uploaded)
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        """See :class:`telecine.backends.base.Backend`."""
+        """See :meth:`telecine.backends.Backend.decode`."""
         threads = _threads(request)
         count = len(request.plan.frames)
         height, width = request.geometry.height, request.geometry.width
@@ -75,7 +93,11 @@ class PyAVBackend:
             sizes = ", ".join(f"{width}x{height}" for height, width in sorted(met))
             notes.append(f"the picture size changes in mid-stream ({sizes}): all frames are scaled to the first size")
         seconds = {"convert": feeder.convert_seconds + second.convert_seconds}
-        return Decoded(data, kept, "cpu", tuple(notes), seconds)
+        if request.device == "cpu":
+            return Decoded(data, kept, "cpu", tuple(notes), seconds)
+        started = time.perf_counter()
+        on_gpu, device = upload(np.ascontiguousarray(data), request.device, "auto")
+        return Decoded(on_gpu, kept, device, tuple(notes), seconds | {"copy": time.perf_counter() - started})
 
 
 def _execute(request: DecodeRequest, threads: int, feeders: tuple[_Feeder, _Feeder], progress: Progress) -> None:

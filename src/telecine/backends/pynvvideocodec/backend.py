@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from telecine.backends.base import BackendStatus, Decoded, DecodeRequest
+from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
 from telecine.backends.cuda_output import (
     PIXEL_FORMATS,
+    check_gpu,
     codec_refusal,
     conversion_refusal,
     load_extension,
@@ -51,17 +52,20 @@ _DEINTERLACES = "it deinterlaces, but frames must come out as they are, with bot
 _log = logging.getLogger("telecine.backends.pynvvideocodec.backend")
 
 
-class PyNvVideoCodecBackend:
+class PyNvVideoCodecBackend(Backend):
     """Decodes with PyNvVideoCodec, on an NVIDIA GPU.
 
     Pictures are taken as decoded. FFmpeg converts them to RGB for the CPU, the kernel of the nvdec backend for the GPU.
     """
 
+    name = "pynvvideocodec"
+    devices = ("cpu", "cuda")
     options: Mapping[str, Option] = {
         "hw_decoders": Option(int, None, "hardware decoders at a time, in this process; the first value holds", 1, 64),
         "max_width": Option(int, 0, "maximum picture width that decoders allocate for; 0: the video's own", 0, 16384),
         "max_height": Option(int, 0, "maximum picture height that decoders allocate for, likewise", 0, 16384),
     }
+    detects_damage = False
     differences: Mapping[str, str] = {
         "noise": "PyNvVideoCodec reports no errors; frames are as the hardware leaves them and differ between runs"
     }
@@ -70,19 +74,30 @@ class PyNvVideoCodecBackend:
         self._decoders = DecoderPool()
 
     def status(self) -> BackendStatus:
-        """See :class:`telecine.backends.base.Backend`."""
+        """See :meth:`telecine.backends.Backend.status`."""
         try:
             library = _library()
         except BackendUnavailable as error:
-            return BackendStatus("pynvvideocodec", False, str(error), None)
+            return self.make_status(None, str(error))
         try:
             installed = version("pynvvideocodec")  # the module's own version attribute lags behind
         except PackageNotFoundError:
             installed = str(library.__version__)
-        return BackendStatus("pynvvideocodec", True, None, installed)
+        return self.make_status(installed)
+
+    def check_device(self, device: str, options: Mapping[str, Any]) -> None:
+        """See :meth:`telecine.backends.Backend.check_device`."""
+        super().check_device(device, options)
+        if device != "cpu":
+            load_extension()  # its kernel converts the pictures
+            check_gpu(device, "auto")
+
+    def memory_cost(self, request: DecodeRequest) -> MemoryCost:
+        """See :meth:`telecine.backends.Backend.memory_cost`."""
+        return request.gpu_cost(on_host=request.device == "cpu")
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        """See :class:`telecine.backends.base.Backend`."""
+        """See :meth:`telecine.backends.Backend.decode`."""
         library = _library()
         _refuse_unsupported(request)
         rows = HostSurfaceRows(request) if request.device == "cpu" else GpuSurfaceRows(request)
