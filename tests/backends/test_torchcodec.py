@@ -131,7 +131,7 @@ def test_what_a_gpu_would_change_or_refuse_is_decoded_on_the_cpu(
 
     monkeypatch.setattr(decoders, "VideoDecoder", decoder)
     monkeypatch.setattr(decoders, "set_cuda_backend", way)
-    monkeypatch.setattr(backend, "_rows", lambda request: placing.TorchRows(request, torch.device("cpu")))
+    monkeypatch.setattr(backend, "_rows", lambda request: placing.TorchOutput(request, torch.device("cpu")))
     known = telecine.load(CLIPS[name].path(), indices=[0, 7])
     frames = telecine.load(CLIPS[name].path(), indices=[0, 7], backend="torchcodec", device="cuda")
     assert np.array_equal(frames.data.numpy(), known.data)
@@ -163,8 +163,8 @@ def test_rows_of_a_tensor_are_turned_by_the_rule(torch: Any, name: str, pinned: 
     request: Any = type(
         "Request", (), {"geometry": geometry, "info": info, "plan": type("Plan", (), {"frames": [0, 5]})}
     )
-    rows = placing.PinnedRows(request) if pinned else placing.TorchRows(request, torch.device("cpu"))
+    rows = placing.PinnedOutput(request) if pinned else placing.TorchOutput(request, torch.device("cpu"))
     for row, picture in enumerate(undone):
-        rows.put((row,), torch.from_numpy(picture.copy()))
+        rows.write((row,), torch.from_numpy(picture.copy()))
     assert np.array_equal(np.asarray(rows.decoded().data), stored)
     assert rows.kept.all()

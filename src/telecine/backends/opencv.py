@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
-from telecine.backends.remux.output_buffers import HostRows
+from telecine.backends.remux.output_buffers import HostOutput
 from telecine.backends.remux.remux import Reel, make_reel
 from telecine.bitstream import can_contain_fields
 from telecine.bitstream.annexb import AnnexBConverter
@@ -76,7 +76,7 @@ class OpenCVBackend(Backend):
 
     def decode(self, request: DecodeRequest) -> Decoded:
         """See :meth:`telecine.backends.Backend.decode`."""
-        rows = HostRows(request)
+        rows = HostOutput(request)
         threads = _threads(request)
         for runs in split_at_resets(request.plan.ranges):
             _decode(request, runs, rows, threads)
@@ -89,7 +89,7 @@ def _threads(request: DecodeRequest) -> int:
     return 1 if request.index.codec in _SINGLE_THREADED else min(_MAX_THREADS, request.cores or usable_cores())
 
 
-def _recover(request: DecodeRequest, runs: tuple[DecodeRange, ...], rows: HostRows) -> None:
+def _recover(request: DecodeRequest, runs: tuple[DecodeRange, ...], rows: HostOutput) -> None:
     for run in runs:
         for part in split_at_closed_points(request.index, run):
             wanted = [row for where in part.targets.values() for row in where]
@@ -97,7 +97,7 @@ def _recover(request: DecodeRequest, runs: tuple[DecodeRange, ...], rows: HostRo
                 _decode(request, (part,), rows, threads=1)
 
 
-def _decode(request: DecodeRequest, runs: tuple[DecodeRange, ...], rows: HostRows, threads: int) -> None:
+def _decode(request: DecodeRequest, runs: tuple[DecodeRange, ...], rows: HostOutput, threads: int) -> None:
     """Decode runs that need no restart in between, and withdraw what damage has touched."""
     fields = _may_hold_fields(request, runs[0])
     known = request.info.interlaced or bool(request.index.second_field.any())
@@ -170,14 +170,14 @@ def _begins_interlaced(request: DecodeRequest, run: DecodeRange) -> bool:
     return False
 
 
-def _put(rows: HostRows, where: tuple[int, ...], picture: npt.NDArray[np.uint8]) -> None:
+def _put(rows: HostOutput, where: tuple[int, ...], picture: npt.NDArray[np.uint8]) -> None:
     import cv2
 
-    if rows.takes(picture.shape):
+    if rows.is_frame_shape(picture.shape):
         cv2.cvtColor(picture, cv2.COLOR_BGR2RGB, dst=rows.data[where[0]])
-        rows.filled(where)
+        rows.repeat_first(where)
     else:
-        rows.put(where, picture, "bgr24")
+        rows.write(where, picture, "bgr24")
 
 
 def _grab_all(capture: Any, reel: Reel, request: DecodeRequest) -> Iterator[int]:

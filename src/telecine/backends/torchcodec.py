@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
 from telecine.backends.cuda_output import check_gpu
-from telecine.backends.remux.output_buffers import HostRows, TorchRows
+from telecine.backends.remux.output_buffers import HostOutput, TorchOutput
 from telecine.backends.remux.remux import STEP, Reel, make_reel
 from telecine.plan.damage import unreliable_targets
 from telecine.plan.ranges import DecodeRange, find_undecodable_targets, split_at_closed_points
@@ -88,12 +88,12 @@ class TorchCodecBackend(Backend):
         return decoding.rows.decoded(tuple(sorted(decoding.notes)))
 
 
-def _rows(request: DecodeRequest) -> HostRows | TorchRows:
+def _rows(request: DecodeRequest) -> HostOutput | TorchOutput:
     import torch
 
     if request.device == "cpu":
-        return HostRows(request)
-    return TorchRows(request, torch.device(request.device))
+        return HostOutput(request)
+    return TorchOutput(request, torch.device(request.device))
 
 
 def _threads(request: DecodeRequest) -> int:
@@ -202,8 +202,8 @@ def _map(reel: Reel) -> str:
     return json.dumps({"frames": frames})
 
 
-def _put(rows: HostRows | TorchRows, where: tuple[int, ...], picture: torch.Tensor) -> None:
-    if isinstance(rows, TorchRows):
-        rows.put(where, picture)
+def _put(rows: HostOutput | TorchOutput, where: tuple[int, ...], picture: torch.Tensor) -> None:
+    if isinstance(rows, TorchOutput):
+        rows.write(where, picture)
     else:
-        rows.put(where, picture.numpy())
+        rows.write(where, picture.numpy())

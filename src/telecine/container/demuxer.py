@@ -6,7 +6,8 @@ content would otherwise pick playlists, ``ffconcat`` or SDP, which open files an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from telecine.bitstream import PICTURE_FORMAT_CODECS
@@ -20,9 +21,10 @@ from telecine.source.source import Source
 if TYPE_CHECKING:
     from av.container import InputContainer
     from av.packet import Packet
+    from av.video.codeccontext import VideoCodecContext
     from av.video.stream import VideoStream
 
-__all__ = ["ALLOWED_FORMATS", "Demuxer", "coded_max_pixels"]
+__all__ = ["ALLOWED_FORMATS", "Demuxer"]
 
 ALLOWED_FORMATS = (
     "mov,mp4,m4a,3gp,3g2,mj2",
@@ -69,12 +71,12 @@ _FIRST_LOOK = {**_NO_PARSERS, **_NO_DECODERS, "probesize": "32"}
 _NOT_VIDEO = ("attached_pic", "timed_thumbnails", "still_image")
 _READ_BYTES = 1 << 16
 
-_MOST_OF_FFMPEG = 2**31 - 1
+_MAX_INT = 2**31 - 1
 
 
-def coded_max_pixels(max_pixels: int) -> str:
-    """FFmpeg's ``max_pixels`` for ours: it counts whole blocks, and in MPEG-4 a wide margin too, not what is shown."""
-    return str(min(2 * max_pixels + 512 * 512, _MOST_OF_FFMPEG))
+def _coded_max_pixels(max_pixels: int) -> str:
+    """Return FFmpeg's ``max_pixels``: it counts whole blocks, and in MPEG-4 a wide margin."""
+    return str(min(2 * max_pixels + 512 * 512, _MAX_INT))
 
 
 class Demuxer:
@@ -143,7 +145,7 @@ class Demuxer:
     def _open_container(self) -> InputContainer:
         with self._attempt(_FIRST_LOOK) as look:
             codecs = {_canonical_name(stream) for stream in look.streams.video}
-        options = {"max_pixels": coded_max_pixels(self._max_pixels)}
+        options = {"max_pixels": _coded_max_pixels(self._max_pixels)}
         if "av1" in codecs:
             # FFmpeg's AV1 parser takes 1500 bytes of memory for an OBU, which can be two bytes long: 2 MB of those
             # would become 3 GB before a packet is seen. All containers of AV1 keep its temporal units whole, so none
@@ -220,6 +222,30 @@ class Demuxer:
         """
         self.container.seek(ticks, stream=self.stream)
         self.position = position
+
+    def new_decoder(
+        self, max_pixels: int, threads: int = 1, options: Mapping[str, str] = MappingProxyType({})
+    ) -> VideoCodecContext:
+        """Create a decoder for the stream from the parameters that the container gives; it opens on the first packet.
+
+        Args:
+            max_pixels: largest width times height of a picture.
+            threads: frame threads.
+            options: FFmpeg's options of the decoder.
+        """
+        import av
+
+        template: Any = self.stream.codec_context
+        context: Any = av.CodecContext.create(template.codec, "r")
+        context.extradata = template.extradata
+        context.width, context.height = template.width, template.height
+        context.codec_tag = template.codec_tag
+        context.bits_per_coded_sample = template.bits_per_coded_sample
+        context.options = {**options, "max_pixels": _coded_max_pixels(max_pixels)}
+        context.thread_type = "FRAME"
+        context.thread_count = threads
+        decoder: VideoCodecContext = context
+        return decoder
 
     def close(self) -> None:
         """Close the container. May be called twice."""

@@ -70,7 +70,7 @@ def test_frames_are_copied_to_pinned_memory_up_to_a_limit(
         return empty(*args, pin_memory=pin_memory, **more)
 
     monkeypatch.setattr(sys.modules["torch"], "empty", watched)
-    monkeypatch.setattr(output_buffers, "_MOST_PINNED", bound)
+    monkeypatch.setattr(output_buffers, "_MAX_PINNED_BYTES", bound)
     frames = load("h264_pyramid.mp4", indices=[3, 40, 3])
     assert numbers(frames) == [3, 40, 3]
     assert made == pinned

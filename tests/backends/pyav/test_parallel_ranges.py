@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import telecine
+from support.children import run_python
 from support.clips import CLIPS
 from telecine.backends.pyav import backend as pyav
-from telecine.backends.pyav import parallel_ranges as abreast
-from telecine.backends.pyav.parallel_ranges import Progress, shares, two_at_a_time
+from telecine.backends.pyav import parallel_ranges
+from telecine.backends.pyav.parallel_ranges import DecodeProgress, decode_in_parallel, split_threads
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.errors import Cancelled, DeadlineError
@@ -36,7 +37,7 @@ def shares_of(name: str, frames: list[int], threads: int = 4, forget: bool = Fal
         if forget:
             object.__setattr__(index, "packets", None)
         request: Any = SimpleNamespace(plan=plan, index=index, demuxer=demuxer)
-        return shares(request, threads)
+        return split_threads(request, threads)
 
 
 @pytest.mark.parametrize("name", ["h264_keyint4.mp4", "h264_all_intra.mp4", "h264.mkv"])
@@ -64,9 +65,9 @@ def test_runs_of_a_container_with_the_headers_in_front_are_shared(name: str) -> 
 def test_the_longest_run_gets_threads_for_its_part_of_the_work(
     threads: int, lengths: list[int], expected: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(abreast, "_independent", lambda request: True)
+    monkeypatch.setattr(parallel_ranges, "_are_independent", lambda request: True)
     request: Any = SimpleNamespace(plan=SimpleNamespace(ranges=[SimpleNamespace(packets=range(n)) for n in lengths]))
-    assert shares(request, threads) == expected
+    assert split_threads(request, threads) == expected
 
 
 def test_they_are_not_where_packets_must_be_read_in_order() -> None:
@@ -93,9 +94,9 @@ def test_the_frames_are_the_same_as_of_one_decoder(name: str, monkeypatch: pytes
 
     def counted(runs: Any, *rest: Any) -> list[bool]:
         calls.append(len(runs))
-        return two_at_a_time(runs, *rest)
+        return decode_in_parallel(runs, *rest)
 
-    monkeypatch.setattr(pyav, "two_at_a_time", counted)
+    monkeypatch.setattr(pyav, "decode_in_parallel", counted)
     wanted = [53, 1, 14, 14, 27, 40, 2]
     shared = telecine.load(CLIPS[name].path(), indices=wanted, threads=4, errors="strict")
     was_shared = list(calls)
@@ -116,7 +117,7 @@ def two_each(request: Any, threads: int) -> tuple[int, int] | None:
 )
 def test_damage_is_judged_as_with_one_decoder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that is not sound is done again, with all that is decoded together with it."""
-    monkeypatch.setattr(pyav, "shares", two_each)
+    monkeypatch.setattr(pyav, "split_threads", two_each)
     total = telecine.probe(CLIPS[name].path()).num_frames
     wanted = list(range(1, total, 5))
     shared = telecine.load(CLIPS[name].path(), indices=wanted, threads=4)
@@ -126,7 +127,7 @@ def test_damage_is_judged_as_with_one_decoder(name: str, monkeypatch: pytest.Mon
 
 
 def test_size_changes_are_noted_whoever_meets_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pyav, "shares", two_each)
+    monkeypatch.setattr(pyav, "split_threads", two_each)
     frames = telecine.load(CLIPS["size_change.ts"].path(), indices=[0, 59], threads=4)
     assert any("size changes" in note for note in frames.report.notes)
 
@@ -148,7 +149,7 @@ def test_every_run_is_decoded_once_and_answered_for() -> None:
 
     first: list[int] = []
     second: list[int] = []
-    answers = two_at_a_time(runs(40), (decoder(first), decoder(second)), Progress(Deadline(), 0))
+    answers = decode_in_parallel(runs(40), (decoder(first), decoder(second)), DecodeProgress(Deadline(), 0))
     assert answers == [number % 3 != 0 for number in range(40)]
     assert sorted(first + second) == list(range(40)) and first and second
 
@@ -168,13 +169,13 @@ def test_the_first_decoder_begins_with_the_longest_run() -> None:
 
         return decode
 
-    assert all(two_at_a_time(todo, (decoder(seen[0]), decoder(seen[1])), Progress(Deadline(), 0)))
+    assert all(decode_in_parallel(todo, (decoder(seen[0]), decoder(seen[1])), DecodeProgress(Deadline(), 0)))
     assert seen[0][0] == 9 and seen[1][0] == 4
 
 
 @pytest.mark.parametrize("fails", [0, 1])
 def test_if_one_fails_the_other_stops_and_the_error_is_the_first_one(fails: int) -> None:
-    progress = Progress(Deadline(), 100)
+    progress = DecodeProgress(Deadline(), 100)
     began = threading.Event()
 
     def failing(run: DecodeRange) -> bool:
@@ -190,13 +191,13 @@ def test_if_one_fails_the_other_stops_and_the_error_is_the_first_one(fails: int)
     decoders = (failing, endless) if fails == 0 else (endless, failing)
     before = threading.active_count()
     with pytest.raises(DeadlineError, match="late"):
-        two_at_a_time(runs(8), decoders, progress)
+        decode_in_parallel(runs(8), decoders, progress)
     assert threading.active_count() == before
 
 
 def test_a_request_that_is_withdrawn_ends_in_both() -> None:
     deadline = Deadline()
-    progress = Progress(deadline, 100)
+    progress = DecodeProgress(deadline, 100)
     both = threading.Barrier(2, timeout=10)
 
     def decode(run: DecodeRange) -> bool:
@@ -206,7 +207,7 @@ def test_a_request_that_is_withdrawn_ends_in_both() -> None:
             progress.step()
 
     with pytest.raises(Cancelled):
-        two_at_a_time(runs(2), (decode, decode), progress)
+        decode_in_parallel(runs(2), (decode, decode), progress)
 
 
 def test_whoever_watches_the_deadline_is_called_by_one_thread_at_a_time() -> None:
@@ -219,14 +220,14 @@ def test_whoever_watches_the_deadline_is_called_by_one_thread_at_a_time() -> Non
         counted.append(done)
         inside.pop()
 
-    progress = Progress(Deadline(on_progress=watch), 2000)
+    progress = DecodeProgress(Deadline(on_progress=watch), 2000)
 
     def decode(run: DecodeRange) -> bool:
         for _ in range(100):
             progress.step()
         return True
 
-    assert all(two_at_a_time(runs(20), (decode, decode), progress))
+    assert all(decode_in_parallel(runs(20), (decode, decode), progress))
     assert counted == list(range(2000))
 
 
@@ -242,5 +243,69 @@ def test_where_no_thread_can_be_started_one_decoder_does_all(monkeypatch: pytest
         done.append(len(run.packets))
         return True
 
-    assert two_at_a_time(runs, (decode, decode), Progress(Deadline(), 17)) == [True] * 3
+    assert decode_in_parallel(runs, (decode, decode), DecodeProgress(Deadline(), 17)) == [True] * 3
     assert done == [9, 5, 3]
+
+
+def test_the_second_decoder_is_closed_in_its_own_thread_after_its_last_range() -> None:
+    used: list[int] = []
+    closed: list[int] = []
+
+    def decode(range_: DecodeRange) -> bool:
+        time.sleep(0.001)
+        return True
+
+    def decode_second(range_: DecodeRange) -> bool:
+        assert not closed
+        used.append(threading.get_ident())
+        return decode(range_)
+
+    progress = DecodeProgress(Deadline(), 0)
+    decode_in_parallel(runs(20), (decode, decode_second), progress, lambda: closed.append(threading.get_ident()))
+    assert closed == used[:1] and closed != [threading.get_ident()]
+
+
+INTERRUPTED = """
+import signal, sys, threading, time
+import telecine
+
+class Interrupt(Exception):
+    pass
+
+def handler(number, frame):
+    signal.setitimer(signal.ITIMER_REAL, 0.0002)  # a second one while the first is handled
+    raise Interrupt
+
+signal.signal(signal.SIGALRM, handler)
+path, wanted = sys.argv[1], [1, 14, 27, 40, 53]
+telecine.load(path, indices=wanted, threads=4)
+started = time.perf_counter()
+telecine.load(path, indices=wanted, threads=4)
+duration = time.perf_counter() - started
+interrupted = 0
+for attempt in range(40):
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, duration * (attempt + 1) / 40)
+            telecine.load(path, indices=wanted, threads=4)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except Interrupt:
+        interrupted += 1
+    except telecine.Cancelled:
+        pass  # reading was interrupted
+    signal.setitimer(signal.ITIMER_REAL, 0)
+others = [thread for thread in threading.enumerate() if thread.name == "telecine-decode"]
+for thread in others:  # at most that of the last attempt, about to end
+    thread.join(5)
+print(interrupted, len(others), sum(thread.is_alive() for thread in others))
+assert len(telecine.load(path, indices=wanted, threads=4)) == 5
+"""
+
+
+def test_signals_during_a_parallel_decode_neither_crash_the_process_nor_leave_a_thread() -> None:
+    """Flushing a decoder that another thread uses ends the process."""
+    result = run_python(INTERRUPTED, CLIPS["h264_keyint4.mp4"].path(), timeout=120)
+    assert result.returncode == 0, result.stderr
+    interrupted, ending, left = map(int, result.stdout.split())
+    assert interrupted > 10 and ending <= 1 and left == 0

@@ -21,7 +21,7 @@ from typing import Any
 from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
 from telecine.backends.cuda_output import parse_device_index
 from telecine.backends.deepstream.bitstream_builder import InputFile, build_files, split_ranges
-from telecine.backends.remux.output_buffers import PinnedRows, TorchRows
+from telecine.backends.remux.output_buffers import PinnedOutput, TorchOutput
 from telecine.bitstream.h273 import matrix_code
 from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable, DeadlineError, UnsupportedVideoError
@@ -124,7 +124,7 @@ class DeepStreamBackend(Backend):
 class _FileDecoder:
     """Executes the plan of one request. Not thread-safe."""
 
-    def __init__(self, workers: _WorkerPool, request: DecodeRequest, rows: PinnedRows | TorchRows) -> None:
+    def __init__(self, workers: _WorkerPool, request: DecodeRequest, rows: PinnedOutput | TorchOutput) -> None:
         self._workers, self._request, self._rows = workers, request, rows
         self._color_options = _color_options(request)
         self._num_refusals = 0
@@ -163,7 +163,7 @@ class _FileDecoder:
             return False
         position = {number: i for i, number in enumerate(found)}
         for number, rows in file.targets.items():
-            self._rows.put(rows, result.frames[position[number - missing]])
+            self._rows.write(rows, result.frames[position[number - missing]])
         # once freed, the memory of these frames may go to another worker, which writes to it in a stream of its own
         torch.cuda.current_stream(torch.device("cuda", 0)).synchronize()
         return True
@@ -330,12 +330,12 @@ def _color_options(request: DecodeRequest) -> str:
     return ":".join([*(f"{name}={code}" for name in names), f"video_full_range_flag={int(full)}"])
 
 
-def _make_rows(request: DecodeRequest) -> PinnedRows | TorchRows:
+def _make_rows(request: DecodeRequest) -> PinnedOutput | TorchOutput:
     if request.device == "cpu":
-        return PinnedRows(request)
+        return PinnedOutput(request)
     import torch
 
-    return TorchRows(request, torch.device("cuda", 0))
+    return TorchOutput(request, torch.device("cuda", 0))
 
 
 def _default_size() -> int:

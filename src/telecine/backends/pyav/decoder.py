@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from telecine.backends.base import DecodeRequest
 from telecine.bitstream.h264 import FrameNumGapDetector
-from telecine.container.demuxer import coded_max_pixels
 
 if TYPE_CHECKING:
     from av.packet import Packet
@@ -16,19 +15,18 @@ if TYPE_CHECKING:
 __all__ = ["DecodePass", "Decoder"]
 
 _DECODER_OPTIONS = {
-    # damage inside an HEVC picture mostly decodes to something, and nothing tells; where the stream carries hashes of
-    # its pictures, compare them
+    # most damage in an HEVC picture is decoded without an error: compare picture hashes if the stream has them
     "hevc": {"err_detect": "crccheck+explode"},
-    # otherwise what is missing of a damaged picture is shown as it was left by an earlier one
+    # otherwise the missing rest of a damaged picture keeps the pixels of an earlier one
     "mjpeg": {"err_detect": "explode"},
-    # where the header does not say how far pictures are reordered, FFmpeg guesses, and silently drops the first B
-    # pictures that prove it wrong; "strict" lets it wait for as many pictures as the level allows
+    # if the SPS does not limit reordering, FFmpeg guesses, and silently drops the first B-pictures that prove it wrong;
+    # "strict" makes it wait for as many pictures as the level allows
     "h264": {"strict": "strict"},
 }
 
 
 class Decoder:
-    """Opens FFmpeg's decoder for a request, and reuses it. Not thread-safe."""
+    """Opens FFmpeg's decoder for a request and reuses it. Not thread-safe."""
 
     def __init__(self, request: DecodeRequest) -> None:
         self._request = request
@@ -38,32 +36,23 @@ class Decoder:
     def restart(self, threads: int) -> VideoCodecContext:
         """Return a decoder in its first state, with this number of frame threads.
 
-        A decoder that was flushed still knows the parameter sets it has met; :meth:`discard` makes it forget them.
+        A flushed decoder keeps the parameter sets of earlier packets; use :meth:`discard` first to drop them.
         """
         if self._context is not None and self._threads == threads:
             self._context.flush_buffers()
             return self._context
         self.discard()
-        import av
-
-        template: Any = self._request.demuxer.stream.codec_context
-        context: Any = av.CodecContext.create(template.codec, "r")
-        context.extradata = template.extradata
-        context.width, context.height = template.width, template.height
-        context.codec_tag = template.codec_tag
-        context.bits_per_coded_sample = template.bits_per_coded_sample
-        own = _DECODER_OPTIONS.get(self._request.index.codec, {})
-        context.options = own | {"max_pixels": coded_max_pixels(self._request.max_pixels)}
-        context.thread_type = "FRAME"
-        context.thread_count = threads
-        self._context, self._threads = context, threads
+        request = self._request
+        options = _DECODER_OPTIONS.get(request.index.codec, {})
+        self._context = request.demuxer.new_decoder(request.max_pixels, threads, options)
+        self._threads = threads
         return self._context
 
     def discard(self) -> None:
-        """Free the decoder. The next one knows the parameter sets of the header only.
+        """Free the decoder. The next one starts with the container's extradata only.
 
-        A decoder that is busy must not be dropped: PyAV waits for its threads then, and holds Python's lock, for which
-        one of them may wait that has something to log. Flushing ends its work first.
+        It is flushed first, which ends the work of its threads: PyAV frees a decoder while it holds the GIL, and waits
+        for threads that may need the GIL to log. Call this in the thread that uses the decoder.
         """
         if self._context is not None:
             self._context.flush_buffers()
@@ -71,23 +60,23 @@ class Decoder:
 
 
 class DecodePass:
-    """Feeds packets to a decoder that was restarted, and notes what is damaged."""
+    """Feeds the packets of one decode pass to a restarted decoder, and records which are damaged."""
 
     def __init__(self, request: DecodeRequest, context: VideoCodecContext) -> None:
         self._index, self._context = request.index, context
         self._numbers = FrameNumGapDetector(bytes(context.extradata or b"")) if self._index.codec == "h264" else None
         self.seen: set[int] = set()
-        """Ordinals of the packets whose picture came out."""
+        """Ordinals of the packets whose picture was returned."""
         self.damaged: set[int] = set()
         """Ordinals of the packets that are corrupt, or whose picture is."""
         self.gaps: set[int] = set()
         """Ordinals of the packets before which others are missing, according to the bitstream."""
 
     def feed(self, ordinal: int, packet: Packet[Any]) -> list[VideoFrame]:
-        """Feed a packet and return the undamaged pictures that come out. Their ``pts`` is their packet's ordinal."""
+        """Feed a packet. Returns the undamaged pictures decoded so far, with their packet's ordinal as ``pts``."""
         import av
 
-        # a picture carries the pts of its packet: with the ordinal in it, the times of the container cannot mislead
+        # a picture gets the pts of its packet: the ordinal identifies it even if the container's times are wrong
         packet.pts = ordinal
         picture = ordinal - int(self._index.second_field[ordinal])
         if self._index.corrupt[ordinal]:  # cut off, or a gap in a transport stream
@@ -98,7 +87,7 @@ class DecodePass:
             if self._numbers.has_gap_before(memoryview(packet)):
                 self.gaps.add(ordinal)
         try:
-            return self._note(self._context.decode(packet))
+            return self._record(self._context.decode(packet))
         except av.error.FFmpegError:
             self.damaged.add(picture)
             return []
@@ -108,11 +97,11 @@ class DecodePass:
         import av
 
         try:
-            return self._note(self._context.decode(None))
+            return self._record(self._context.decode(None))
         except av.error.FFmpegError:
-            return []  # what did not come out is missing from `seen`
+            return []  # pictures that were not returned are missing in `seen`
 
-    def _note(self, pictures: list[VideoFrame]) -> list[VideoFrame]:
+    def _record(self, pictures: list[VideoFrame]) -> list[VideoFrame]:
         undamaged = []
         for picture in pictures:
             ordinal = picture.pts

@@ -1,7 +1,7 @@
-"""Which runs of a plan two decoders can work on at the same time, and the doing of it.
+"""Decoding the ranges of a plan with two decoders in parallel, where that is possible.
 
-A decoder with frame threads is never quite busy: at the start of a run it waits for the key picture, at its end for the
-last one, and in between threads wait for each other's rows. Two decoders fill each other's gaps: docs/performance.md.
+A decoder with frame threads is never fully busy: it waits for the key frame at the start of a range and for the last
+picture at its end, and its threads wait for each other's rows. Two decoders fill these gaps: docs/performance.md.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from telecine.backends.base import DecodeRequest
 from telecine.bitstream.nal import PARAMETER_SET_TYPES, NalSplitter, nal_type
@@ -17,123 +18,144 @@ from telecine.errors import Cancelled
 from telecine.index.packet_index import PacketIndex
 from telecine.plan.ranges import DecodeRange
 
-__all__ = ["Progress", "shares", "two_at_a_time"]
+__all__ = ["DecodeProgress", "decode_in_parallel", "split_threads"]
 
-_SELF_CONTAINED = frozenset({"vp8", "vp9"})
+_CODECS_WITHOUT_PARAMETER_SETS = frozenset({"vp8", "vp9"})
 
 
-class Progress:
-    """Counts the packets that were fed, and looks at the deadline. Thread-safe."""
+class DecodeProgress:
+    """Counts the packets fed by both decoders and checks the deadline. Thread-safe."""
 
     def __init__(self, deadline: Deadline, total: int) -> None:
         self._deadline, self._total = deadline, total
         self._lock = threading.Lock()
         self._done = 0
-        self._over = False
+        self._is_cancelled = False
 
     def step(self) -> None:
-        """Note that a packet is about to be fed.
+        """Record that a packet is about to be fed.
 
         Raises:
-            TelecineError: as :meth:`Deadline.check`, or another thread of the request has failed.
+            TelecineError: see :meth:`Deadline.check`; or the other decoder has failed.
         """
-        with self._lock:  # whoever watches the deadline may make this thread wait, and then all have to
-            if self._over:
-                raise Cancelled("another part of the decode has failed")
+        with self._lock:  # the progress callback is the user's code: it is called by one thread at a time
+            if self._is_cancelled:
+                raise Cancelled("another decoder of this request has failed")
             self._deadline.check("decoding", self._done, self._total)
             self._done += 1
 
-    def end(self) -> None:
-        """Have every later step fail."""
-        self._over = True
+    def cancel(self) -> None:
+        """Make every later :meth:`step` raise."""
+        self._is_cancelled = True
 
 
-def shares(request: DecodeRequest, threads: int) -> tuple[int, int] | None:
-    """How many of the threads each of two decoders gets that share the runs of a request; None if one does them all.
+def split_threads(request: DecodeRequest, threads: int) -> tuple[int, int] | None:
+    """Return how many decoder threads each of two decoders gets; None if one decoder must decode all ranges.
 
-    Two decoders need runs that can be decoded each as if it were the only one. The first decoder begins with the
-    longest run, which may be most of the work, and then it needs most of the threads.
+    The first decoder starts with the longest range. If that is most of the work, it needs most of the threads.
     """
-    lengths = [len(run.packets) for run in request.plan.ranges]
-    if threads < 2 or len(lengths) < 2 or not _independent(request):
+    lengths = [len(range_.packets) for range_ in request.plan.ranges]
+    if threads < 2 or len(lengths) < 2 or not _are_independent(request):
         return None
     longest = max(lengths) / sum(lengths)
     second = max(1, round(threads * min(0.5, 1 - longest)))
-    # with one thread for the longest run, nothing would be gained
+    # with one thread for the longest range, nothing would be gained
     return (threads - second, second) if threads > 2 or longest <= 0.5 else None
 
 
-def _independent(request: DecodeRequest) -> bool:
-    """Whether no run needs anything of another one.
+def _are_independent(request: DecodeRequest) -> bool:
+    """Return True if each range can be decoded by a decoder that has not decoded the others.
 
-    A run begins where nothing is looked back at. What else a decoder may know from before are parameter sets, which
-    must then all be in the header of the container; and there must be no need to read the file in order.
+    Ranges start at random access points, so they need only the parameter sets from before. These must all be in the
+    container's extradata, and the packets must be in memory, because the file is read in order.
     """
-    runs, index = request.plan.ranges, request.index
+    index = request.index
     if index.packets is None or index.new_extradata:
         return False
-    if index.codec in _SELF_CONTAINED:
+    if index.codec in _CODECS_WITHOUT_PARAMETER_SETS:
         return True
     if index.codec not in PARAMETER_SET_TYPES or not index.exact_random_access:
         return False
-    units = NalSplitter(index.codec, request.demuxer.extradata)
-    return bool(units.length_size) and not any(_has_sets(index, units, run) for run in runs)
+    splitter = NalSplitter(index.codec, request.demuxer.extradata)
+    return bool(splitter.length_size) and not any(_has_parameter_sets(index, splitter, r) for r in request.plan.ranges)
 
 
-def _has_sets(index: PacketIndex, units: NalSplitter, run: DecodeRange) -> bool:
+def _has_parameter_sets(index: PacketIndex, splitter: NalSplitter, range_: DecodeRange) -> bool:
     assert index.packets is not None
-    kinds = PARAMETER_SET_TYPES[index.codec]
+    types = PARAMETER_SET_TYPES[index.codec]
     return any(
-        unit and nal_type(index.codec, unit) in kinds
-        for ordinal in run.packets.tolist()
-        for unit in units.split(memoryview(index.packets[ordinal]))
+        unit and nal_type(index.codec, unit) in types
+        for packet in range_.packets.tolist()
+        for unit in splitter.split(memoryview(index.packets[packet]))
     )
 
 
-def two_at_a_time(
-    runs: Sequence[DecodeRange],
+def decode_in_parallel(
+    ranges: Sequence[DecodeRange],
     decoders: tuple[Callable[[DecodeRange], bool], Callable[[DecodeRange], bool]],
-    progress: Progress,
+    progress: DecodeProgress,
+    close_second: Callable[[], None] = lambda: None,
 ) -> list[bool]:
-    """Decode runs with two decoders, each taking the longest one left whenever it is free.
+    """Decode ranges with two decoders, each taking the longest one left whenever it is free.
+
+    The second decoder is used and closed in a thread of its own, which has ended on return in any case.
 
     Args:
-        runs: at least one.
-        decoders: decode a run, and say whether all of it was sound. The first works in this thread, and begins with the
-            longest run.
-        progress: is ended when one of them fails.
+        ranges: at least one.
+        decoders: decode a range. Return True if nothing was damaged. The first works in this thread, and starts with
+            the longest range.
+        progress: cancelled when one of them fails.
+        close_second: releases the second decoder; called in its thread.
 
     Returns:
-        For each run, what its decoder said.
+        What the decoders returned for each range.
 
     Raises:
-        TelecineError: of the decoder that failed first; the other one has stopped then.
+        BaseException: the first exception of a decoder or of a signal handler.
     """
-    sound = [False] * len(runs)
-    longest, *others = sorted(range(len(runs)), key=lambda number: -len(runs[number].packets))
-    left = iter(others)  # taking the next one is one step of the interpreter
+    intact = [False] * len(ranges)
+    longest, *others = sorted(range(len(ranges)), key=lambda number: -len(ranges[number].packets))
+    waiting = iter(others)  # taking the next one is atomic
     failures: list[BaseException] = []
 
-    def work(decode: Callable[[DecodeRange], bool], *begin: int) -> None:
+    def work(decode: Callable[[DecodeRange], bool], *first: int) -> None:
         try:
-            for number in itertools.chain(begin, left):
+            for number in itertools.chain(first, waiting):
                 if failures:
                     break
-                sound[number] = decode(runs[number])
+                intact[number] = decode(ranges[number])
         except BaseException as error:
             failures.append(error)
-            progress.end()
+            progress.cancel()
 
-    first, second = decoders
-    # a daemon, as the threads of a pool: the end of the interpreter waits for neither
-    other = threading.Thread(target=work, args=(second,), name="telecine-decode", daemon=True)
+    def work_and_close() -> None:
+        work(decoders[1])
+        close_second()
+
+    # a daemon thread does not delay the end of the interpreter
+    thread = threading.Thread(target=work_and_close, name="telecine-decode", daemon=True)
     try:
-        other.start()
-    except RuntimeError:  # the system has no thread left
-        work(first, longest)
-    else:
-        work(first, longest)
-        other.join()
+        with suppress(RuntimeError):  # the system allows no more threads: this one decodes everything
+            thread.start()
+        work(decoders[0], longest)
+    except BaseException:  # a signal handler raised outside the decoder
+        progress.cancel()
+        raise
+    finally:
+        _join(thread, progress)
     if failures:
         raise failures[0]
-    return sound
+    return intact
+
+
+def _join(thread: threading.Thread, progress: DecodeProgress) -> None:
+    """Wait for a thread also if signal handlers raise meanwhile; raise their last exception afterwards."""
+    interrupt: BaseException | None = None
+    while thread.is_alive():
+        try:
+            thread.join()
+        except BaseException as error:
+            interrupt = error
+            progress.cancel()
+    if interrupt is not None:
+        raise interrupt

@@ -18,7 +18,7 @@ from telecine.backends.cuda_output import (
     parse_device_index,
     resolve_array_kind,
 )
-from telecine.backends.remux.output_buffers import HostRows
+from telecine.backends.remux.output_buffers import HostOutput
 from telecine.bitstream.h273 import matrix_code, range_code
 from telecine.errors import UnsupportedVideoError
 from telecine.index.video_info import VideoInfo
@@ -125,7 +125,7 @@ def _planes(surface: Surface) -> list[npt.NDArray[Any]]:
     return [samples[:height, :width], chroma[:, 0::2], chroma[:, 1::2]]
 
 
-class HostSurfaceRows(HostRows):
+class HostSurfaceRows(HostOutput):
     """Output rows in host memory, filled from pictures in host memory by FFmpeg."""
 
     gpu = 0
@@ -137,7 +137,7 @@ class HostSurfaceRows(HostRows):
 
     def put_surface(self, rows: tuple[int, ...], surface: Surface) -> None:
         """Fill rows from a picture."""
-        self.put_frame(rows, make_video_frame(self._info, surface))
+        self.write_frame(rows, make_video_frame(self._info, surface))
 
     def flush(self) -> None:
         """Do nothing: rows are filled when :meth:`put_surface` returns."""
