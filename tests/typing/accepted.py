@@ -53,3 +53,13 @@ def frames() -> None:
 def engine() -> None:
     nvdec.warm_up(["h264"], [(1080, 1920)])
     assert_type(nvdec.stats(), dict[str, int])
+
+
+def pool() -> None:
+    with telecine.Pool(threads=2, queue=np.int64(8)) as pool:
+        assert_type(pool.load(path, num_frames=8, caller="tenant", timeout=5), telecine.Frames)
+        assert_type(pool.submit(b"", fps=1, cache_key="etag").result(), telecine.Frames)
+        for frames in pool.map([path, path], fps=1, timeout=Fraction(1, 2)):
+            assert_type(frames, telecine.Frames)
+        for result in pool.map([path], return_errors=True):
+            assert_type(result, telecine.Frames | telecine.TelecineError)

@@ -80,7 +80,7 @@ def ask(pool: Pool, rule: Rule, source: Any, *, timeout: float | Deadline | None
             raise OptionsError("the frames could not be chosen") from error
 
     try:
-        return pool.perform(RuledRequest.by(watched, source, **options), timeout=timeout)
+        return pool.run_request(RuledRequest.by(watched, source, **options), timeout=timeout)
     except TelecineError:
         if raised:
             raise raised[0] from None

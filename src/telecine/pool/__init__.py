@@ -1,6 +1,7 @@
 """Many requests at once, within bounds of cores, memory and queue length."""
 
 from telecine.pool.future import PoolFuture
-from telecine.pool.pool import Pool, PoolStatus
+from telecine.pool.pool import Pool
+from telecine.pool.workers import PoolStatus
 
 __all__ = ["Pool", "PoolFuture", "PoolStatus"]

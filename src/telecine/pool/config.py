@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import SupportsIndex, TypeAlias
 
 from telecine.errors import OptionsError
 from telecine.pool.memory_budget import INDEX_BYTES_PER_CORE
@@ -49,13 +49,13 @@ class PoolConfig:
     def of(
         cls,
         *,
-        threads: int | None,
-        memory: int | None,
-        vram: int | None,
+        threads: SupportsIndex | None,
+        memory: SupportsIndex | None,
+        vram: SupportsIndex | None,
         lease_vram: LeaseVram | None,
-        workers: int | None,
-        queue: int,
-        cache: int,
+        workers: SupportsIndex | None,
+        queue: SupportsIndex,
+        cache: SupportsIndex,
         hash_content: bool,
     ) -> PoolConfig:
         """Check the arguments of :class:`telecine.Pool` and choose a default for each one that is None.
@@ -88,7 +88,7 @@ class PoolConfig:
         )
 
 
-def check_count(name: str, value: int, minimum: int = 1) -> int:
+def check_count(name: str, value: SupportsIndex, minimum: int = 1) -> int:
     """Return an argument as an int if it is a whole number in range.
 
     Raises:

@@ -7,15 +7,15 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, SupportsFloat
 
 from telecine.backends.base import Backend, DecodeRequest
 from telecine.backends.registry import BUILT_IN, backend_names, get_backend
 from telecine.deadline import Deadline
-from telecine.errors import Cancelled, DeadlineError, OverloadedError, TelecineError
+from telecine.errors import Cancelled, DeadlineError, OptionsError, OverloadedError, TelecineError
 from telecine.frames import Frames
 from telecine.limits import Limits
 from telecine.metrics import METRICS, RequestSpan
@@ -25,7 +25,7 @@ from telecine.pool.index_cache import IndexCache, SourceIdentity
 from telecine.pool.memory_budget import Lease, MemoryBudget, cost_of
 from telecine.pool.scheduler import Scheduler, Task
 from telecine.request import Request
-from telecine.source.source import Source
+from telecine.source.source import Source, video_of_row
 
 __all__ = ["CHECK_SECONDS", "Job", "SharedResources", "backend_label", "convert_error"]
 
@@ -106,18 +106,21 @@ class Job(RequestHooks):
         make_request: Callable[[], Request],
         *,
         backend: object,
-        timeout: float | Deadline | None,
+        timeout: SupportsFloat | Deadline | None,
         caller: Hashable,
         cache_key: Hashable,
     ) -> None:
         self._resources = resources
-        self._source = source
         self._make_request = make_request
         self._backend_option = backend
-        self._identity = SourceIdentity(source, cache_key, resources.config.hash_content)
         self.backend = backend_label(backend, search_plugins=False)
         """Name of the backend in messages and metrics."""
         self.deadline = _YieldingDeadline(Deadline.of(timeout), self)
+        if isinstance(source, Mapping):
+            with suppress(OptionsError):  # opening the source reports it
+                source = video_of_row(source)
+        self._source = source
+        self._identity = SourceIdentity(source, cache_key, resources.config.hash_content)
         self.size = _estimate_size(source)
         """Bytes of the source; estimated until it is open."""
         self.task = Task(caller, expected_seconds=0.0)
@@ -329,8 +332,10 @@ def backend_label(backend: object, search_plugins: bool) -> str:
 
 def _must_fetch(source: Any) -> bool:
     if isinstance(source, str):
-        return source[:8].lower().startswith(("http://", "https://"))
-    return callable(getattr(source, "read", None)) and not isinstance(source, io.BytesIO)
+        return source.lstrip()[:8].lower().startswith(("http://", "https://"))
+    if isinstance(source, os.PathLike | io.BytesIO):
+        return False
+    return callable(getattr(source, "read", None)) or callable(getattr(source, "open", None))
 
 
 def _estimate_size(source: Any) -> int:

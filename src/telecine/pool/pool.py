@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import wait
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Literal, SupportsFloat, SupportsIndex, TypeAlias, Unpack, overload
 
 from telecine.deadline import Deadline
 from telecine.errors import LimitError, OptionsError, OverloadedError, TelecineError
@@ -25,35 +25,15 @@ from telecine.metrics import METRICS
 from telecine.pool.config import LeaseVram, PoolConfig, check_count
 from telecine.pool.future import PoolFuture
 from telecine.pool.job import Job, backend_label, convert_error
-from telecine.pool.workers import QueueFullError, Workers
-from telecine.request import Request
+from telecine.pool.workers import PoolStatus, QueueFullError, Workers
+from telecine.request import LoadOptions, Request, SourceLike, show_options
 
-__all__ = ["Pool", "PoolStatus"]
+__all__ = ["Pool"]
+
+_Timeout: TypeAlias = "SupportsFloat | Deadline | None"
 
 _MAX_CALLBACK_SECONDS = 0.5
 """Seconds that closing waits for the callbacks of futures whose requests have ended."""
-
-
-@dataclass(frozen=True)
-class PoolStatus:
-    """The state of a pool."""
-
-    queued: int
-    """Requests that have not started."""
-    running: int
-    """Requests that have started."""
-    threads: int
-    """Threads that can work, busy or idle."""
-    abandoned: int
-    """Threads given up so far because a library did not return."""
-    stuck: int
-    """Abandoned threads that have not come back."""
-    memory_leased: int
-    """Bytes of host memory that requests hold, stuck ones included."""
-    vram_leased: int
-    """Bytes of GPU memory that requests hold, stuck ones included."""
-    indexes_cached: int
-    """Videos whose packet index is cached."""
 
 
 class Pool:
@@ -85,13 +65,13 @@ class Pool:
     def __init__(
         self,
         *,
-        threads: int | None = None,
-        memory: int | None = None,
-        vram: int | None = None,
+        threads: SupportsIndex | None = None,
+        memory: SupportsIndex | None = None,
+        vram: SupportsIndex | None = None,
         lease_vram: LeaseVram | None = None,
-        workers: int | None = None,
-        queue: int = 256,
-        cache: int = 64 << 20,
+        workers: SupportsIndex | None = None,
+        queue: SupportsIndex = 256,
+        cache: SupportsIndex = 64 << 20,
         hash_content: bool = False,
     ) -> None:
         self._workers = Workers(
@@ -116,14 +96,15 @@ class Pool:
                 cls._default = cls()
             return cls._default
 
+    @show_options
     def submit(
         self,
-        source: Any,
+        source: SourceLike,
         *,
         caller: Hashable = None,
-        timeout: float | Deadline | None = None,
+        timeout: _Timeout = None,
         cache_key: Hashable = None,
-        **options: Any,
+        **options: Unpack[LoadOptions],
     ) -> PoolFuture:
         """Submit a request without waiting for its frames.
 
@@ -147,10 +128,10 @@ class Pool:
 
     def _submit(
         self,
-        source: Any,
+        source: SourceLike,
         make_request: Callable[[], Request],
         backend: object,
-        timeout: float | Deadline | None,
+        timeout: _Timeout,
         caller: Hashable,
         cache_key: Hashable = None,
     ) -> PoolFuture:
@@ -175,31 +156,33 @@ class Pool:
         workers.submit(job, future)
         return future
 
+    @show_options
     def load(
         self,
-        source: Any,
+        source: SourceLike,
         *,
         caller: Hashable = None,
-        timeout: float | Deadline | None = None,
+        timeout: _Timeout = None,
         cache_key: Hashable = None,
-        **options: Any,
+        **options: Unpack[LoadOptions],
     ) -> Frames:
         """Decode the frames of one source. Arguments as for :meth:`submit`, errors as for :func:`telecine.load`."""
-        make_request = _deferred(source, options)
+        make_request = partial(Request.of, source, **options)
         return _wait(self._submit(source, make_request, options.get("backend"), timeout, caller, cache_key))
 
-    def perform(self, request: Request, *, caller: Hashable = None, timeout: float | Deadline | None = None) -> Frames:
-        """Run a request that an engine has made itself. Errors as for :func:`telecine.load`."""
+    def run_request(self, request: Request, *, caller: Hashable = None, timeout: _Timeout = None) -> Frames:
+        """Run a request that the caller has made. Errors as for :func:`telecine.load`."""
         return _wait(self._submit(request.source, lambda: request, request.backend, timeout, caller))
 
+    @show_options
     async def aload(
         self,
-        source: Any,
+        source: SourceLike,
         *,
         caller: Hashable = None,
-        timeout: float | Deadline | None = None,
+        timeout: _Timeout = None,
         cache_key: Hashable = None,
-        **options: Any,
+        **options: Unpack[LoadOptions],
     ) -> Frames:
         """Decode the frames of one source without blocking the event loop. Cancelling the task stops the decode.
 
@@ -207,18 +190,44 @@ class Pool:
         """
         import asyncio
 
-        make_request = _deferred(source, options)
+        make_request = partial(Request.of, source, **options)
         future = self._submit(source, make_request, options.get("backend"), timeout, caller, cache_key)
         return await asyncio.wrap_future(future)
 
+    @overload
     def map(
         self,
-        sources: Iterable[Any],
+        sources: Iterable[SourceLike],
         *,
-        ahead: int | None = None,
+        ahead: SupportsIndex | None = None,
+        return_errors: Literal[False] = False,
+        caller: Hashable = None,
+        timeout: _Timeout = None,
+        **options: Unpack[LoadOptions],
+    ) -> Iterator[Frames]: ...
+
+    @overload
+    def map(
+        self,
+        sources: Iterable[SourceLike],
+        *,
+        ahead: SupportsIndex | None = None,
+        return_errors: bool,
+        caller: Hashable = None,
+        timeout: _Timeout = None,
+        **options: Unpack[LoadOptions],
+    ) -> Iterator[Frames | TelecineError]: ...
+
+    @show_options
+    def map(
+        self,
+        sources: Iterable[SourceLike],
+        *,
+        ahead: SupportsIndex | None = None,
         return_errors: bool = False,
         caller: Hashable = None,
-        **options: Any,
+        timeout: _Timeout = None,
+        **options: Unpack[LoadOptions],
     ) -> Iterator[Frames | TelecineError]:
         """Yield the frames of many sources, in order.
 
@@ -228,6 +237,7 @@ class Pool:
                 each core, and two more.
             return_errors: True to yield the error of a source instead of raising it.
             caller: as for :meth:`submit`. By default every call of this method is a caller of its own.
+            timeout: seconds for each request from its submission on; or a :class:`telecine.Deadline` for all.
             **options: options of :func:`telecine.load`, for all sources.
 
         Raises:
@@ -239,30 +249,31 @@ class Pool:
             raise OptionsError(f"sources is a {type(sources).__name__}; a single source goes into a list")
         max_pending = check_count("ahead", 2 * self._workers.config.cores + 2 if ahead is None else ahead)
         with suppress(LimitError, OverloadedError):  # there may be memory again later
-            _make_request(None, {name: value for name, value in options.items() if name != "timeout"})
-        options["caller"] = object() if caller is None else caller
-        return self._map_in_order(sources, max_pending, return_errors, options)
+            _make_request(b"", options)
+        caller = object() if caller is None else caller
+        submit = partial(self.submit, caller=caller, timeout=timeout, **options)
+        return self._map_in_order(sources, max_pending, return_errors, submit)
 
     def _map_in_order(
-        self, sources: Iterable[Any], max_pending: int, return_errors: bool, options: dict[str, Any]
+        self, sources: Iterable[SourceLike], max_pending: int, return_errors: bool, submit: Callable[..., PoolFuture]
     ) -> Iterator[Frames | TelecineError]:
         pending: deque[PoolFuture] = deque()
         try:
             for source in sources:
                 while len(pending) >= max_pending:
                     yield _wait_or_error(pending.popleft(), return_errors)
-                pending.append(self._submit_when_possible(source, options))
+                pending.append(self._submit_when_possible(partial(submit, source)))
             while pending:
                 yield _wait_or_error(pending.popleft(), return_errors)
         finally:
             for future in pending:
                 future.cancel()
 
-    def _submit_when_possible(self, source: Any, options: dict[str, Any]) -> PoolFuture:
+    def _submit_when_possible(self, submit: Callable[[], PoolFuture]) -> PoolFuture:
         while True:
             self._workers.wait_for_queue()
             try:
-                return self.submit(source, **options)
+                return submit()
             except QueueFullError:
                 continue  # another thread was faster
             except TelecineError as error:
@@ -272,19 +283,7 @@ class Pool:
 
     def status(self) -> PoolStatus:
         """Return the state of the pool."""
-        workers = self._workers
-        memory, vram = workers.resources.memory, workers.resources.vram
-        with workers.lock:
-            return PoolStatus(
-                queued=len(workers.queued),
-                running=len(workers.jobs) - len(workers.queued),
-                threads=len(workers.threads),
-                abandoned=workers.abandoned,
-                stuck=workers.stuck,
-                memory_leased=memory.leased + memory.lost,
-                vram_leased=0 if vram is None else vram.leased + vram.lost,
-                indexes_cached=len(workers.resources.cache),
-            )
+        return self._workers.status()
 
     def close(self, *, cancel: bool = False) -> None:
         """Accept no more requests, and wait until the running ones have ended. May be called twice.
@@ -333,17 +332,13 @@ class Pool:
         METRICS.add_gauges(self)
 
 
-def _make_request(source: Any, options: dict[str, Any]) -> Request:
+def _make_request(source: SourceLike, options: LoadOptions) -> Request:
     try:
         return Request.of(source, **options)
     except TelecineError:
         raise
     except Exception as error:
         raise convert_error(error, backend_label(options.get("backend"), search_plugins=True)) from error
-
-
-def _deferred(source: Any, options: dict[str, Any]) -> Callable[[], Request]:
-    return lambda: Request.of(source, **options)
 
 
 def _wait(future: PoolFuture) -> Frames:

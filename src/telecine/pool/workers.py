@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from telecine.errors import Cancelled, OptionsError, OverloadedError, TelecineError
 from telecine.frames import Frames
@@ -15,7 +16,7 @@ from telecine.pool.config import PoolConfig
 from telecine.pool.future import PoolFuture
 from telecine.pool.job import CHECK_SECONDS, Job, SharedResources
 
-__all__ = ["QueueFullError", "Workers"]
+__all__ = ["PoolStatus", "QueueFullError", "Workers"]
 
 _GRACE_SECONDS = 0.5
 """Seconds that a request may take to notice its deadline or its cancellation before its thread is abandoned."""
@@ -27,6 +28,28 @@ _LEARNING_RATE = 0.1
 """Weight of the last request in the estimated run time per byte."""
 
 _log = logging.getLogger("telecine.pool")
+
+
+@dataclass(frozen=True)
+class PoolStatus:
+    """The state of a pool."""
+
+    queued: int
+    """Requests that have not started."""
+    running: int
+    """Requests that have started."""
+    threads: int
+    """Threads that can work, busy or idle."""
+    abandoned: int
+    """Threads given up so far because a library did not return."""
+    stuck: int
+    """Abandoned threads that have not come back."""
+    memory_leased: int
+    """Bytes of host memory that requests hold, stuck ones included."""
+    vram_leased: int
+    """Bytes of GPU memory that requests hold, stuck ones included."""
+    indexes_cached: int
+    """Videos whose packet index is cached."""
 
 
 class QueueFullError(OverloadedError):
@@ -114,6 +137,21 @@ class Workers:
             self._work_ready.notify_all()
         for thread in threads:
             thread.join(_GRACE_SECONDS)
+
+    def status(self) -> PoolStatus:
+        """Return the state of the pool."""
+        memory, vram = self.resources.memory, self.resources.vram
+        with self.lock:
+            return PoolStatus(
+                queued=len(self.queued),
+                running=len(self.jobs) - len(self.queued),
+                threads=len(self.threads),
+                abandoned=self.abandoned,
+                stuck=self.stuck,
+                memory_leased=memory.leased + memory.lost,
+                vram_leased=0 if vram is None else vram.leased + vram.lost,
+                indexes_cached=len(self.resources.cache),
+            )
 
     # start and end of a job
 
