@@ -1,4 +1,4 @@
-"""What is OpenCV's own: its option, and the faults that the adapter covers."""
+"""The opencv backend: its option, and the faults of OpenCV that it works around."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from telecine.testing.clips import _encode, _painted, clip
 cv2 = pytest.importorskip("cv2")
 
 
-def test_frame_recovery_goes_on_behind_the_damage() -> None:
+def test_frame_recovery_decodes_the_frames_after_a_damaged_packet() -> None:
     """OpenCV stops reading at a packet that FFmpeg refuses."""
     damaged = clip("bad-packet")
     recovered = telecine.load(damaged.data, backend="opencv")
@@ -29,22 +29,22 @@ def test_frame_recovery_goes_on_behind_the_damage() -> None:
     assert set(given_up.indices.tolist()) < set(recovered.indices.tolist())
 
 
-def test_frame_recovery_puts_no_other_frame_in_the_place_of_a_lost_one() -> None:
+def test_frame_recovery_never_returns_another_frame_for_a_lost_one() -> None:
     damaged = clip("bad-packet")
     frames = telecine.load(damaged.data, backend="opencv", indices=[14, 15, 16, 24], frame_recovery=True)
     assert frames.indices.tolist() == [14, 24]
 
 
 def test_interlaced_video_is_refused() -> None:
-    """OpenCV cannot convert it, gives the picture before, or none at all, and reports success."""
+    """OpenCV cannot convert it: it returns an earlier picture or none, and reports success."""
     for name in ("h264_mbaff.mp4", "interlaced.mp4"):
         with pytest.raises(telecine.UnsupportedVideoError, match="interlaced"):
             telecine.load(CLIPS[name].path(), backend="opencv")
 
 
 @pytest.fixture
-def turning_interlaced(monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """Twelve pictures, and twelve interlaced ones, behind a header that knows of the first ones only."""
+def becoming_interlaced(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """Twelve progressive pictures, then twelve interlaced ones; VideoInfo knows of the first ones only."""
     module = sys.modules["telecine.pipeline"]
     described = module.describe
     monkeypatch.setattr(module, "describe", lambda *given: replace(described(*given), interlaced=False))
@@ -52,20 +52,20 @@ def turning_interlaced(monkeypatch: pytest.MonkeyPatch) -> bytes:
     return b"".join(_encode(_painted(12), container="h264", options={"x264-params": one}) for one in options)
 
 
-def test_video_that_becomes_interlaced_is_refused(turning_interlaced: bytes) -> None:
+def test_video_that_becomes_interlaced_is_refused(becoming_interlaced: bytes) -> None:
     for wanted in ([15], None):
         with pytest.raises(telecine.UnsupportedVideoError, match="interlaced"):
-            telecine.load(turning_interlaced, backend="opencv", indices=wanted)
-    assert len(telecine.load(turning_interlaced, backend="opencv", indices=[3, 7])) == 2
+            telecine.load(becoming_interlaced, backend="opencv", indices=wanted)
+    assert len(telecine.load(becoming_interlaced, backend="opencv", indices=[3, 7])) == 2
 
 
-def test_a_picture_left_over_from_the_one_before_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As OpenCV gives it where its conversion fails, with success reported."""
-    opened = opencv._open
+def test_a_stale_copy_of_the_previous_picture_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenCV returns one, and reports success, if its conversion fails."""
+    open_capture = opencv._open_capture
 
     class Capture:
         def __init__(self, *arguments: Any, **more: Any) -> None:
-            self._real = opened(*arguments, **more)
+            self._real = open_capture(*arguments, **more)
             self._last: Any = np.zeros((CLIPS["base.mp4"].height, CLIPS["base.mp4"].width, 3), np.uint8)
 
         def __getattr__(self, name: str) -> Any:
@@ -76,26 +76,26 @@ def test_a_picture_left_over_from_the_one_before_is_lost(monkeypatch: pytest.Mon
                 self._last = self._real.retrieve()[1]
             return True, self._last
 
-    monkeypatch.setattr(opencv, "_open", Capture)
+    monkeypatch.setattr(opencv, "_open_capture", Capture)
     frames = telecine.load(CLIPS["base.mp4"].path(), backend="opencv", indices=range(12), frame_recovery=False)
     assert {7, 8} <= set(frames.report.lost)
     assert [read_number(image) for image in frames.data] == frames.indices.tolist()
 
 
-def test_pictures_that_are_really_the_same_are_kept() -> None:
+def test_equal_pictures_of_a_slide_show_are_kept() -> None:
     slides = clip("slides")
     assert telecine.load(slides.data, backend="opencv").report.lost == ()
 
 
-def test_an_open_start_does_not_shift_the_labels() -> None:
-    """OpenCV counts time from what FFmpeg calls the start of the file, which is then not the first frame."""
+def test_leading_pictures_at_the_start_do_not_shift_frame_indices() -> None:
+    """OpenCV counts time from what FFmpeg calls the start of the file, which is not the first frame then."""
     for name in ("h264_open_gop.mp4", "mpeg2_open_gop.ts", "hevc_open_gop.mp4"):
         for index in range(0, 60, 7):
             frames = telecine.load(CLIPS[name].path(), backend="opencv", indices=[index])
             assert [read_number(image) for image in frames.data] == [index]
 
 
-def test_no_file_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_opencv_decodes_from_memory_without_writing_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     import tempfile
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "not-there"))
@@ -104,7 +104,7 @@ def test_no_file_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_broken_installation_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_says_what_to_install_if_opencv_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cv2", None)
     status = OpenCVBackend().status()
     assert not status.usable
@@ -112,7 +112,7 @@ def test_a_broken_installation_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> N
     assert "pip install" in status.reason
 
 
-def test_an_old_version_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_names_the_version_needed_if_opencv_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(cv2, "IStreamReader")
     status = OpenCVBackend().status()
     assert not status.usable
@@ -120,10 +120,10 @@ def test_an_old_version_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "4.13" in status.reason
 
 
-def test_it_knows_no_gpu() -> None:
-    with pytest.raises(telecine.OptionsError, match="CPU alone"):
+def test_opencv_refuses_cuda_devices() -> None:
+    with pytest.raises(telecine.OptionsError, match='puts frames on "cpu" only'):
         telecine.load(CLIPS["base.mp4"].path(), backend="opencv", device="cuda")
 
 
-def test_it_is_made_once() -> None:
+def test_the_opencv_backend_is_a_singleton() -> None:
     assert get_backend("opencv") is get_backend("opencv")

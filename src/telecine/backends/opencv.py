@@ -1,4 +1,4 @@
-"""OpenCV's VideoCapture, given a reel in memory."""
+"""OpenCV's VideoCapture as a backend; it reads remuxed files in memory."""
 
 from __future__ import annotations
 
@@ -10,35 +10,32 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
+from telecine.backends.decoder_threads import SINGLE_THREADED_CODECS, decoder_threads
 from telecine.backends.remux.output_buffers import HostOutput
-from telecine.backends.remux.remux import Reel, make_reel
+from telecine.backends.remux.remux import RemuxedFile, remux
 from telecine.bitstream import can_contain_fields
 from telecine.bitstream.annexb import AnnexBConverter
 from telecine.bitstream.hevc import is_progressive
 from telecine.errors import UnsupportedVideoError
-from telecine.plan.damage import unreliable_targets
+from telecine.plan.damage import unreliable_rows
 from telecine.plan.ranges import DecodeRange, split_at_closed_points, split_at_resets
-from telecine.system import usable_cores
 from telecine.validation import Option
 
 __all__ = ["OpenCVBackend"]
 
-_SINGLE_THREADED = frozenset({"mpeg4"})
-"""With several threads FFmpeg hands out a frame of these before it knows whether it was damaged."""
-_MAYBE_MISSING = frozenset({"av1"})
-"""Codecs that wheels of OpenCV open, and then give nothing of."""
-_TOLD = frozenset({"mpeg2video", "vc1", "wmv3"})
-"""Codecs of maybe interlaced pictures for which FFmpeg has told when it opened the file whether the first one is."""
-_MAX_THREADS = 16
-_SAMPLE = 64
-"""Every so many lines of two pictures are compared first."""
+_CODECS_WITHOUT_DECODER = frozenset({"av1"})
+"""Codecs that wheels of OpenCV open although they have no decoder for them."""
+_KNOWN_AT_START = frozenset({"mpeg2video", "vc1", "wmv3"})
+"""Codecs with interlaced pictures of which FFmpeg knows the first one when it opens a file."""
+_COMPARED_LINES = 64
+"""Step between the lines of two pictures that are compared first."""
 _INSTALL = "pip install 'telecine[opencv]', which is opencv-python-headless 4.13 or newer"
 
 
 class OpenCVBackend(Backend):
-    """Decodes with OpenCV, which brings an FFmpeg of its own.
+    """Decodes with OpenCV, which contains an FFmpeg of its own.
 
-    OpenCV gives pictures as 8-bit BGR, converted by itself, and says nothing of damage inside a picture.
+    OpenCV returns pictures as 8-bit BGR, by its own conversion, and does not report damage inside a picture.
     """
 
     name = "opencv"
@@ -46,8 +43,8 @@ class OpenCVBackend(Backend):
         "frame_recovery": Option(
             bool,
             True,
-            "go on behind a packet that ends OpenCV's reading: what was lost is tried once more from the nearest "
-            "random access point; what cannot be decoded stays lost, and no other frame takes its place",
+            "continue after a packet at which OpenCV stops reading: lost frames are decoded once more from the nearest "
+            "random access point; those that cannot be decoded stay lost, and no other frame replaces them",
         ),
     }
     detects_damage = False
@@ -76,158 +73,158 @@ class OpenCVBackend(Backend):
 
     def decode(self, request: DecodeRequest) -> Decoded:
         """See :meth:`telecine.backends.Backend.decode`."""
-        rows = HostOutput(request)
-        threads = _threads(request)
-        for runs in split_at_resets(request.plan.ranges):
-            _decode(request, runs, rows, threads)
+        output = HostOutput(request)
+        for ranges in split_at_resets(request.plan.ranges):
+            _decode(request, ranges, output, _threads(request))
             if request.options["frame_recovery"]:
-                _recover(request, runs, rows)
-        return rows.decoded()
+                _retry_lost(request, ranges, output)
+        return output.decoded()
 
 
 def _threads(request: DecodeRequest) -> int:
-    return 1 if request.index.codec in _SINGLE_THREADED else min(_MAX_THREADS, request.cores or usable_cores())
+    return 1 if request.index.codec in SINGLE_THREADED_CODECS else decoder_threads(request)
 
 
-def _recover(request: DecodeRequest, runs: tuple[DecodeRange, ...], rows: HostOutput) -> None:
-    for run in runs:
-        for part in split_at_closed_points(request.index, run):
-            wanted = [row for where in part.targets.values() for row in where]
-            if not rows.kept[wanted].all():
-                _decode(request, (part,), rows, threads=1)
+def _retry_lost(request: DecodeRequest, ranges: tuple[DecodeRange, ...], output: HostOutput) -> None:
+    """Decode each independent range with lost frames once more, in a file of its own."""
+    for range_ in ranges:
+        for independent in split_at_closed_points(request.index, range_):
+            rows = [row for rows in independent.targets.values() for row in rows]
+            if not output.kept[rows].all():
+                _decode(request, (independent,), output, threads=1)
 
 
-def _decode(request: DecodeRequest, runs: tuple[DecodeRange, ...], rows: HostOutput, threads: int) -> None:
-    """Decode runs that need no restart in between, and withdraw what damage has touched."""
-    fields = _may_hold_fields(request, runs[0])
-    known = request.info.interlaced or bool(request.index.second_field.any())
-    if known or (fields and _begins_interlaced(request, runs[0])):
+def _decode(request: DecodeRequest, ranges: tuple[DecodeRange, ...], output: HostOutput, threads: int) -> None:
+    """Decode the ranges of one decode pass, and mark the rows of unreliable frames as not kept."""
+    may_have_fields = _may_have_fields(request, ranges[0])
+    is_interlaced = request.info.interlaced or bool(request.index.second_field.any())
+    if is_interlaced or (may_have_fields and _starts_interlaced(request, ranges[0])):
         raise UnsupportedVideoError(
-            f"{request.source.name}: its pictures are interlaced, and OpenCV's conversion fails on those without "
-            "saying so; use backend='pyav'"
+            f"{request.source.name}: its pictures are interlaced, and OpenCV's conversion of those fails without an "
+            "error; use backend='pyav'"
         )
-    reel = make_reel(request.reader, runs, request.deadline)
-    parts = [part for run in runs for part in split_at_closed_points(request.index, run)] if reel.changes else []
-    if len(parts) > 1:
-        # OpenCV would scale what follows to the first size, in its own way
-        for part in parts:
-            _decode(request, (part,), rows, threads)
-        return
-    seen: set[int] = set()
-    last: npt.NDArray[np.uint8] | None = None
-    capture = _open(reel, threads)
-    # to the very end, so that a frame that does not come out is noticed wherever it is
-    for position in _grab_all(capture, reel, request):
-        wanted = position in reel.targets
-        # what it cannot convert comes out as the picture that was converted before, so there has to be one
-        if wanted or (fields and last is None):
-            done, picture = capture.retrieve()
-            if wanted and (not done or (last is not None and _left_over(request, reel, position, picture, last))):
-                continue
-            if wanted:
-                _put(rows, reel.targets[position], picture)
-            last = picture
-        seen.add(position)
-    if not seen and request.index.codec in _MAYBE_MISSING:
+    file = remux(request.reader, ranges, request.deadline)
+    if file.has_sps_changes:
+        independent = [part for range_ in ranges for part in split_at_closed_points(request.index, range_)]
+        if len(independent) > 1:
+            # in one file, OpenCV would scale to the first size by a rule of its own
+            for range_ in independent:
+                _decode(request, (range_,), output, threads)
+            return
+    decoded: set[int] = set()
+    previous: npt.NDArray[np.uint8] | None = None
+    capture = _open_capture(file, threads)
+    # to the end of the file: a frame that is missing anywhere must be noticed
+    for position in _decode_positions(capture, file, request):
+        is_target = position in file.targets
+        # a picture that OpenCV cannot convert is returned as the one converted before it, so there must be one
+        if is_target or (may_have_fields and previous is None):
+            is_converted, picture = capture.retrieve()
+            if is_target:
+                if not is_converted or (previous is not None and _is_stale(request, file, position, picture, previous)):
+                    continue
+                _write(output, file.targets[position], picture)
+            previous = picture
+        decoded.add(position)
+    if not decoded and request.index.codec in _CODECS_WITHOUT_DECODER:
         raise UnsupportedVideoError(
-            f"{request.source.name}: OpenCV gave no frame of it; its FFmpeg seems to have no decoder for "
+            f"{request.source.name}: OpenCV returned no frame of it; its FFmpeg seems to have no decoder for "
             f"{request.index.codec} without a GPU. Use backend='pyav'"
         )
-    lost = unreliable_targets(request.index, runs, reel.missing(seen))
-    rows.kept[[row for run in runs for ordinal in lost for row in run.targets.get(ordinal, ())]] = False
+    output.kept[unreliable_rows(request.index, ranges, file.lost_packets(decoded))] = False
 
 
-def _may_hold_fields(request: DecodeRequest, run: DecodeRange) -> bool:
-    """Whether there may be interlaced pictures in a run, as far as its first packet and the headers tell."""
+def _may_have_fields(request: DecodeRequest, range_: DecodeRange) -> bool:
+    """Return True if pictures of a range may be interlaced, according to extradata and the first packet."""
     codec = request.index.codec
     if codec not in ("h264", "hevc"):
-        return codec in _TOLD or codec == "mpeg4"
-    stream = AnnexBConverter(codec, request.demuxer.extradata)
-    for _, packet in request.reader.read(run.packets[:1]):
-        stream.convert(memoryview(packet), True, True)
+        return codec in _KNOWN_AT_START or codec == "mpeg4"
+    converter = AnnexBConverter(codec, request.demuxer.extradata)
+    for _, packet in request.reader.read(range_.packets[:1]):
+        converter.convert(memoryview(packet), True, True)
     if codec == "hevc":
-        return not all(is_progressive(header) for header in stream.sequence_headers)
-    return any(can_contain_fields(codec, header) for header in stream.sequence_headers)
+        return not all(is_progressive(header) for header in converter.sequence_headers)
+    return any(can_contain_fields(codec, header) for header in converter.sequence_headers)
 
 
-def _begins_interlaced(request: DecodeRequest, run: DecodeRange) -> bool:
-    """Whether the first picture of a run holds two fields, by its own word: the header speaks of those at the start."""
-    at_start = run.packets[0] == np.argmax(request.index.random_access > 0)
-    if at_start and request.index.codec in _TOLD:
+def _starts_interlaced(request: DecodeRequest, range_: DecodeRange) -> bool:
+    """Return True if the first picture of a range is interlaced. The index knows that only of the first in the file."""
+    is_first = range_.packets[0] == np.argmax(request.index.random_access > 0)
+    if is_first and request.index.codec in _KNOWN_AT_START:
         return False
     import av
 
-    template: Any = request.demuxer.stream.codec_context
-    context: Any = av.CodecContext.create(template.codec, "r")
-    context.extradata, context.codec_tag = template.extradata, template.codec_tag
-    context.thread_count = 1
+    decoder = request.demuxer.new_decoder(request.max_pixels)
     try:
-        for _, packet in request.reader.read(run.packets[:1]):
-            pictures = context.decode(packet) + context.decode(None)
-            return any(picture.interlaced_frame for picture in pictures)
+        for _, packet in request.reader.read(range_.packets[:1]):
+            return any(picture.interlaced_frame for picture in decoder.decode(packet) + decoder.decode(None))
     except av.error.FFmpegError:
-        pass  # nothing is known then, and OpenCV will not get further
+        pass  # OpenCV cannot decode it either
     return False
 
 
-def _put(rows: HostOutput, where: tuple[int, ...], picture: npt.NDArray[np.uint8]) -> None:
+def _write(output: HostOutput, rows: tuple[int, ...], picture: npt.NDArray[np.uint8]) -> None:
     import cv2
 
-    if rows.is_frame_shape(picture.shape):
-        cv2.cvtColor(picture, cv2.COLOR_BGR2RGB, dst=rows.data[where[0]])
-        rows.repeat_first(where)
+    if output.is_frame_shape(picture.shape):
+        cv2.cvtColor(picture, cv2.COLOR_BGR2RGB, dst=output.data[rows[0]])
+        output.repeat_first(rows)
     else:
-        rows.write(where, picture, "bgr24")
+        output.write(rows, picture, "bgr24")
 
 
-def _grab_all(capture: Any, reel: Reel, request: DecodeRequest) -> Iterator[int]:
-    """Yield the position of each picture that comes out; none twice, and none whose time is nobody's."""
+def _decode_positions(capture: Any, file: RemuxedFile, request: DecodeRequest) -> Iterator[int]:
+    """Decode picture by picture and yield their display positions, without repeats and unknown times."""
     import cv2
 
     done: set[int] = set()
-    start = reel.start()
+    start = file.start_milliseconds()
     while capture.grab():
-        request.deadline.check("decoding", len(done), reel.expected)
-        position = reel.at(start + capture.get(cv2.CAP_PROP_POS_MSEC))
+        request.deadline.check("decoding", len(done), file.num_frames)
+        position = file.position_at(start + capture.get(cv2.CAP_PROP_POS_MSEC))
         if position is not None and position not in done:
             done.add(position)
             yield position
 
 
-def _left_over(
-    request: DecodeRequest, reel: Reel, position: int, picture: npt.NDArray[np.uint8], last: npt.NDArray[np.uint8]
+def _is_stale(
+    request: DecodeRequest,
+    file: RemuxedFile,
+    position: int,
+    picture: npt.NDArray[np.uint8],
+    previous: npt.NDArray[np.uint8],
 ) -> bool:
-    """Whether a picture is not the one at ``position``, but the one that was converted before it.
+    """Return True if a picture is a stale copy of the one converted before it.
 
-    Where OpenCV cannot convert a picture, as with an interlaced one, it gives the one before it and reports success.
-    Two that are the same are mostly true all the same, a slide for instance; so the second is decoded once more, by a
-    capture that has converted nothing yet and has nothing to leave over.
+    OpenCV returns that copy, and reports success, if it cannot convert a picture, an interlaced one for instance. Equal
+    pictures are mostly genuine, as in a slide show. So the second one is decoded again by a new capture, which has
+    converted nothing that it could return instead.
     """
-    if picture.shape != last.shape or not np.array_equal(picture[::_SAMPLE], last[::_SAMPLE]):
+    if picture.shape != previous.shape or not np.array_equal(picture[::_COMPARED_LINES], previous[::_COMPARED_LINES]):
         return False
-    if not np.array_equal(picture, last):
+    if not np.array_equal(picture, previous):
         return False
-    capture = _open(reel, threads=1)
-    for found in _grab_all(capture, reel, request):
+    capture = _open_capture(file, threads=1)
+    for found in _decode_positions(capture, file, request):
         if found == position:
-            done, again = capture.retrieve()
-            return not done or not np.array_equal(again, picture)
+            is_converted, again = capture.retrieve()
+            return not is_converted or not np.array_equal(again, picture)
     return True
 
 
-def _open(reel: Reel, threads: int) -> Any:
-    """A capture of a reel. It is closed when it is dropped, and never by ``release()``.
+def _open_capture(file: RemuxedFile, threads: int) -> Any:
+    """Open a file with OpenCV. It is closed when the capture is freed; never call ``release()``.
 
-    OpenCV lets go of the reader inside ``release()``, where it does not hold Python's lock: that ends the process.
+    In ``release()`` OpenCV frees its Python reader without holding the GIL, which ends the process.
     """
     import cv2
 
-    # OpenCV's own stubs ask for its C++ interface; what it really asks for is a BufferedIOBase of Python's. It must be
-    # one that is not written in Python: what a signal handler raises in there ends the process
-    reader: Any = io.BytesIO(reel.data)
+    # OpenCV's stubs ask for its C++ interface, but it takes a Python BufferedIOBase. One written in C: if a signal
+    # handler raised in Python code called by OpenCV, the process would end
+    reader: Any = io.BytesIO(file.data)
     capture = cv2.VideoCapture(reader, cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, threads])
     if not capture.isOpened():
         raise UnsupportedVideoError(f"OpenCV {cv2.__version__}: its FFmpeg has no decoder for this; use backend='pyav'")
-    # a reel has no orientation, but the bitstream may carry one
+    # the file has no orientation, but the bitstream may have one
     capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 0)
     return capture

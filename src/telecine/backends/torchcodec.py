@@ -1,18 +1,19 @@
-"""TorchCodec's VideoDecoder, given a reel in memory."""
+"""TorchCodec's VideoDecoder as a backend; it reads remuxed files in memory."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
 from telecine.backends.cuda_output import check_gpu
+from telecine.backends.decoder_threads import decoder_threads
 from telecine.backends.remux.output_buffers import HostOutput, TorchOutput
-from telecine.backends.remux.remux import STEP, Reel, make_reel
-from telecine.plan.damage import unreliable_targets
-from telecine.plan.ranges import DecodeRange, find_undecodable_targets, split_at_closed_points
+from telecine.backends.remux.remux import STEP_MILLISECONDS, RemuxedFile, remux
+from telecine.plan.damage import unreliable_rows
+from telecine.plan.ranges import DecodeRange, find_undecodable_targets, output_rows, split_at_closed_points
 from telecine.system import usable_cores
 from telecine.validation import Option
 
@@ -23,21 +24,19 @@ if TYPE_CHECKING:
 __all__ = ["TorchCodecBackend"]
 
 _CHUNK_BYTES = 16 << 20
-"""Of frames that are asked for at a time: what is held twice, and what passes between two looks at the deadline."""
-_MAX_THREADS = 16
-_ON_GPU = frozenset("h264 hevc vp8 vp9 av1".split())
-"""Codecs that a GPU decodes to the bit as FFmpeg does; it may yet not know one of them."""
-_CONVERTED_ON_GPU = frozenset(("yuv420p", "yuvj420p"))
-"""FFmpeg's names of the pixel formats that TorchCodec's conversion on a GPU takes as they are. What has more bits it
-makes 8 bits first, and grey it gives colours."""
+"""Bytes of frames per call of TorchCodec. They are held twice, and the deadline is checked between calls."""
+_EXACT_ON_GPU = frozenset("h264 hevc vp8 vp9 av1".split())
+"""Codecs that a GPU decodes exactly as FFmpeg does, if it supports them."""
+_CONVERTED_EXACTLY_ON_GPU = frozenset(("yuv420p", "yuvj420p"))
+"""Pixel formats that TorchCodec converts by the rule on a GPU. It reduces others to 8 bits first, and colours grey."""
 _INSTALL = "pip install 'telecine[torchcodec]'; it also needs the libraries of FFmpeg (apt-get install ffmpeg)"
 
 
 class TorchCodecBackend(Backend):
     """Decodes with TorchCodec, on the CPU or on a GPU.
 
-    It uses the FFmpeg of the system. On the CPU its pixels follow the rule; on a GPU they are those of its own kernels.
-    It says nothing of damage inside a picture.
+    It uses the FFmpeg of the system. On the CPU its pixels follow the rule; on a GPU its own kernels convert them. It
+    does not report damage inside a picture.
     """
 
     name = "torchcodec"
@@ -49,8 +48,8 @@ class TorchCodecBackend(Backend):
         "seek_mode": Option(
             str,
             "exact",
-            "taken as TorchCodec takes it, and without effect: TorchCodec is told where every frame is, and neither "
-            "scans the file nor guesses",
+            "accepted for compatibility, without effect: TorchCodec gets the time of every frame, and neither scans "
+            "the file nor guesses",
             choices=("exact", "approximate"),
         ),
     }
@@ -63,7 +62,7 @@ class TorchCodecBackend(Backend):
         try:
             import torchcodec
             import torchcodec.decoders
-        except Exception as error:  # where it finds no FFmpeg it raises a RuntimeError of many lines
+        except Exception as error:  # without FFmpeg's libraries it raises a RuntimeError of many lines
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             return self.make_status(None, f"torchcodec cannot be imported ({reason}): {_INSTALL}")
         return self.make_status(str(torchcodec.__version__))
@@ -83,12 +82,12 @@ class TorchCodecBackend(Backend):
 
     def decode(self, request: DecodeRequest) -> Decoded:
         """See :meth:`telecine.backends.Backend.decode`."""
-        decoding = _Decoding(request)
-        decoding.decode()
-        return decoding.rows.decoded(tuple(sorted(decoding.notes)))
+        decoder = _PlanDecoder(request)
+        decoder.decode()
+        return decoder.output.decoded(tuple(sorted(decoder.notes)))
 
 
-def _rows(request: DecodeRequest) -> HostOutput | TorchOutput:
+def _make_output(request: DecodeRequest) -> HostOutput | TorchOutput:
     import torch
 
     if request.device == "cpu":
@@ -98,112 +97,113 @@ def _rows(request: DecodeRequest) -> HostOutput | TorchOutput:
 
 def _threads(request: DecodeRequest) -> int:
     threads: int | None = request.options["num_ffmpeg_threads"]
-    return min(_MAX_THREADS, request.cores or usable_cores()) if threads is None else threads
+    return decoder_threads(request) if threads is None else threads
 
 
-class _Decoding:
-    """One request: its rows, and the device that decodes for them."""
+class _PlanDecoder:
+    """Executes the plan of one request. Not thread-safe."""
 
     def __init__(self, request: DecodeRequest) -> None:
-        self.rows = _rows(request)
+        self.output = _make_output(request)
         self.notes: set[str] = set()
         self._request = request
         self._index = request.index
         self._device = request.device
         codec, picture, pixels = request.index.codec, request.index.picture, request.info.pixel_format
         pixels = "gray" if picture is not None and picture.monochrome else pixels
-        if codec not in _ON_GPU or pixels not in _CONVERTED_ON_GPU:
-            self._decode_on_cpu(f"its pictures of {codec} in {pixels} would be other ones on a GPU")
+        if codec not in _EXACT_ON_GPU or pixels not in _CONVERTED_EXACTLY_ON_GPU:
+            self._use_cpu(f"frames of {codec} in {pixels} differ on a GPU")
 
-    def _decode_on_cpu(self, reason: str) -> None:
+    def _use_cpu(self, reason: str) -> None:
         if self._device != "cpu":
             self._device = "cpu"
             self.notes.add(f"torchcodec decoded on the CPU and copied to {self._request.device}: {reason}")
 
     def decode(self) -> None:
-        """Fill the rows."""
+        """Decode the plan, on the CPU if the GPU returns no frame."""
         self._decode(self._request.plan.ranges)
-        if self._device != "cpu" and not self.rows.kept.any():
-            self._decode_on_cpu("the GPU gave no frame of it; it may not know this codec or this size")
+        if self._device != "cpu" and not self.output.kept.any():
+            self._use_cpu("the GPU returned no frame; it may not support this codec or size")
             self._decode(self._request.plan.ranges)
 
-    def _decode(self, runs: tuple[DecodeRange, ...], again: bool = False) -> None:
-        """Decode runs, all with one decoder; a second time in parts where that fails."""
-        reel = make_reel(self._request.reader, runs, self._request.deadline)
-        seen: set[int] = set()
-        try:
-            for position, picture in self._pictures(reel):
-                _put(self.rows, reel.targets[position], picture)
-                seen.add(position)
-        except RuntimeError:
-            # one packet that the decoder refuses ends a call, and so does a picture of another size; what was right so
-            # far stays, and the rest is tried in the smallest parts that can be decoded by themselves
-            pass
-        missing = {ordinal for run in runs for ordinal in run.targets if reel.position[ordinal] not in seen}
-        if missing and not again:
-            self._retry(runs, missing)
-            return
-        lost = unreliable_targets(self._index, runs, missing | reel.corrupt)
-        self.rows.kept[[row for run in runs for ordinal in lost for row in run.targets.get(ordinal, ())]] = False
+    def _decode(self, ranges: tuple[DecodeRange, ...], is_retry: bool = False) -> None:
+        """Decode ranges with one decoder; retry the independent ranges in which frames are missing."""
+        file = remux(self._request.reader, ranges, self._request.deadline)
+        decoded: set[int] = set()
+        # A call fails at one packet that the decoder refuses, and at a change of the picture size. Frames of earlier
+        # calls are right; the others are decoded again in smaller files.
+        with suppress(RuntimeError):
+            for position, picture in self._pictures(file):
+                _write(self.output, file.targets[position], picture)
+                decoded.add(position)
+        missing = {target for target in output_rows(ranges) if file.positions[target] not in decoded}
+        if missing and not is_retry:
+            self._retry(ranges, missing)
+        else:
+            lost = missing | file.corrupt
+            self.output.kept[unreliable_rows(self._index, ranges, lost)] = False
 
-    def _retry(self, runs: tuple[DecodeRange, ...], missing: set[int]) -> None:
-        def whole(run: DecodeRange) -> bool:
-            self._decode((run,), again=True)
-            return all(self.rows.kept[where[0]] for where in run.targets.values())
+    def _retry(self, ranges: tuple[DecodeRange, ...], missing: set[int]) -> None:
+        def decode_all(range_: DecodeRange) -> bool:
+            self._decode((range_,), is_retry=True)
+            return all(self.output.kept[rows[0]] for rows in range_.targets.values())
 
-        for run in runs:
-            for part in split_at_closed_points(self._index, run):
-                if missing & part.targets.keys():
-                    for ordinal in find_undecodable_targets(self._index, part, whole):
-                        self.rows.kept[list(part.targets[ordinal])] = False
+        for range_ in ranges:
+            for independent in split_at_closed_points(self._index, range_):
+                if missing & independent.targets.keys():
+                    for target in find_undecodable_targets(self._index, independent, decode_all):
+                        self.output.kept[list(independent.targets[target])] = False
 
-    def _pictures(self, reel: Reel) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield (position, picture) of wanted frames. A picture is known by its time, not by having been asked for."""
-        decoder = self._open(reel)
-        number = {position: at for at, position in enumerate(reel.present())}
-        wanted = [position for position in reel.targets if position in number]
+    def _pictures(self, file: RemuxedFile) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield (display position, picture) of the wanted frames, identified by the time that TorchCodec returns."""
+        decoder = self._open(file)
+        frame_number = {position: number for number, position in enumerate(file.packet_positions())}
+        wanted = [position for position in file.targets if position in frame_number]
         geometry = self._request.geometry
         chunk = max(1, _CHUNK_BYTES // (geometry.stored_height * geometry.stored_width * 3))
-        for first in range(0, len(wanted), chunk):
-            self._request.deadline.check("decoding", first, len(wanted))
-            asked = wanted[first : first + chunk]
-            batch = decoder.get_frames_at([number[position] for position in asked])
-            for position, seconds, picture in zip(asked, batch.pts_seconds.tolist(), batch.data, strict=True):
-                if reel.at(seconds * 1000) == position:
+        for start in range(0, len(wanted), chunk):
+            self._request.deadline.check("decoding", start, len(wanted))
+            positions = wanted[start : start + chunk]
+            batch = decoder.get_frames_at([frame_number[position] for position in positions])
+            for position, seconds, picture in zip(positions, batch.pts_seconds.tolist(), batch.data, strict=True):
+                if file.position_at(seconds * 1000) == position:
                     yield position, picture
         if self._device != "cpu" and getattr(decoder, "cpu_fallback", False):
             self.notes.add(f"torchcodec decoded on the CPU and copied to {self._device}: {decoder.cpu_fallback}")
 
-    def _open(self, reel: Reel) -> VideoDecoder:
+    def _open(self, file: RemuxedFile) -> VideoDecoder:
         import torch
         from torchcodec.decoders import VideoDecoder, set_cuda_backend
 
-        # TorchCodec's other way to NVDEC keeps decoders for later videos that need another one, and shows wrong frames;
-        # on a CPU it takes neither name
+        # TorchCodec's other NVDEC backend reuses decoders for later videos that need another one, and shows wrong
+        # frames. On the CPU no name is allowed
         with set_cuda_backend("ffmpeg") if self._device != "cpu" else nullcontext():
             return VideoDecoder(
-                torch.frombuffer(reel.data, dtype=torch.uint8),
+                torch.frombuffer(file.data, dtype=torch.uint8),
                 dimension_order="NHWC",
                 num_ffmpeg_threads=_threads(self._request),
                 device=self._device,
-                custom_frame_mappings=_map(reel),
+                custom_frame_mappings=_frame_mappings(file),
             )
 
 
-def _map(reel: Reel) -> str:
-    """What a scan would find, in the words of ffprobe; but of the key frames, only those where it must restart.
+def _frame_mappings(file: RemuxedFile) -> str:
+    """Return the frames of a file as ffprobe lists them, with only those as key frames at which it must seek.
 
-    At each key frame between two wanted frames TorchCodec would seek, though all that is in a reel has to be decoded.
-    That empties the decoder's threads.
+    TorchCodec would seek at each key frame between two wanted frames, which empties the decoder's threads, although all
+    packets of the file have to be decoded.
     """
-    first, *others = reel.present()
-    starts = {first, *(reel.position[int(run.packets[0])] for run in reel.ranges[1:] if run.reset)}
-    frames = [{"pts": at * STEP, "duration": STEP, "key_frame": int(at in starts)} for at in (first, *others)]
+    first, *others = file.packet_positions()
+    seek_points = {first, *(file.positions[int(range_.packets[0])] for range_ in file.ranges[1:] if range_.reset)}
+    frames = [
+        {"pts": position * STEP_MILLISECONDS, "duration": STEP_MILLISECONDS, "key_frame": int(position in seek_points)}
+        for position in (first, *others)
+    ]
     return json.dumps({"frames": frames})
 
 
-def _put(rows: HostOutput | TorchOutput, where: tuple[int, ...], picture: torch.Tensor) -> None:
-    if isinstance(rows, TorchOutput):
-        rows.write(where, picture)
+def _write(output: HostOutput | TorchOutput, rows: tuple[int, ...], picture: torch.Tensor) -> None:
+    if isinstance(output, TorchOutput):
+        output.write(rows, picture)
     else:
-        rows.write(where, picture.numpy())
+        output.write(rows, picture.numpy())

@@ -11,7 +11,7 @@ from telecine.bitstream import RandomAccess
 from telecine.index.packet_index import PacketIndex
 from telecine.plan.ranges import DecodeRange, output_rows
 
-__all__ = ["DamageTracker", "leads_across_gap", "required_losses", "unreliable_targets"]
+__all__ = ["DamageTracker", "leads_across_gap", "required_losses", "unreliable_rows", "unreliable_targets"]
 
 
 def required_losses(ranges: Collection[DecodeRange], lost: Set[int]) -> set[int]:
@@ -44,6 +44,14 @@ def unreliable_targets(
             if tracker.is_unreliable(packet, required and packet in lost, gap, packet in gaps):
                 unreliable.add(packet)
     return unreliable & output_rows(ranges).keys()
+
+
+def unreliable_rows(
+    index: PacketIndex, ranges: Collection[DecodeRange], lost: Set[int], gaps: Set[int] = frozenset()
+) -> list[int]:
+    """Return the output rows of the targets that :func:`unreliable_targets` returns."""
+    rows = output_rows(ranges)
+    return [row for target in unreliable_targets(index, ranges, lost, gaps) for row in rows[target]]
 
 
 class DamageTracker:

@@ -16,7 +16,7 @@ from telecine.backends.decoder_threads import SINGLE_THREADED_CODECS, decoder_th
 from telecine.backends.pyav.decoder import DecodePass, Decoder
 from telecine.backends.pyav.parallel_ranges import DecodeProgress, decode_in_parallel, split_threads
 from telecine.backends.remux.output_buffers import HostOutput
-from telecine.plan.damage import required_losses, unreliable_targets
+from telecine.plan.damage import required_losses, unreliable_rows
 from telecine.plan.ranges import DecodeRange, output_rows, split_at_closed_points, split_at_resets
 from telecine.validation import Option
 
@@ -126,7 +126,7 @@ class _RangeDecoder:
 
     def decode(self, threads: int, ranges: tuple[DecodeRange, ...]) -> bool:
         """Decode the ranges of one decode pass. Returns True if no required packet was lost or damaged."""
-        index, kept = self._request.index, self._buffer.kept
+        kept = self._buffer.kept
         decode_pass = DecodePass(self._request, self._decoder.restart(threads))
         targets = output_rows(ranges)
         kept[[row for rows in targets.values() for row in rows]] = False
@@ -137,8 +137,7 @@ class _RangeDecoder:
         self._write(decode_pass.drain(), targets, decode_pass.damaged)
         lost = {packet for range_ in ranges for packet in range_.packets.tolist()} - decode_pass.seen
         lost |= decode_pass.damaged
-        for target in unreliable_targets(index, ranges, lost, decode_pass.gaps):
-            kept[list(targets[target])] = False
+        kept[unreliable_rows(self._request.index, ranges, lost, decode_pass.gaps)] = False
         return not required_losses(ranges, lost)
 
     def _write(self, pictures: list[VideoFrame], targets: dict[int, tuple[int, ...]], damaged: set[int]) -> None:

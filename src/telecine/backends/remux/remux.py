@@ -1,16 +1,14 @@
-"""The planned packets in a container of our own, for libraries that want a whole file.
+"""Remuxing planned packets into a small container in memory, for libraries that only take files.
 
-A reel is what a projectionist would hand over: one stretch of film, cut to what is needed and numbered frame by frame.
-It holds the packets of the plan, or of the part of it between two restarts of the decoder, in a file made in memory.
-The time of each packet in it is its *position* in the order of presentation, times :data:`STEP`. That is how a library
-that knows nothing of packets is made to keep the contract:
+The file holds the packets of one or more decode ranges. The time of each packet is its position in display order, times
+:data:`STEP_MILLISECONDS`. A library that knows nothing of packets then meets the rules of a backend:
 
-- A frame that comes out is known by its time, whatever the times in the source were worth: missing, repeated, uneven,
-  hidden by an edit list. The rate is constant, so that a library that counts by the rate counts right.
-- What need not be decoded is not in it. Its first packet is a random access point, and so is every packet that is
-  flagged as a key frame.
-- The library's own demuxers never see the bytes of a stranger, only a file that was written here.
-- It has no orientation: turning is done here, by the rule.
+- A frame is identified by its time in the file, even if the source's times are missing, repeated, uneven or hidden by
+  an edit list. The rate is constant, so libraries that count frames by the rate count correctly.
+- Packets that need not be decoded are not in the file. Its first packet is a random access point, and so is every one
+  that is flagged as a key frame.
+- The library's own demuxer only reads a file written here, never untrusted input.
+- The file has no orientation; frames are turned by :mod:`telecine.pixels`.
 """
 
 from __future__ import annotations
@@ -28,168 +26,155 @@ from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.errors import UnsupportedVideoError
 from telecine.plan.packet_reader import PacketReader
-from telecine.plan.ranges import DecodeRange
+from telecine.plan.ranges import DecodeRange, output_rows
 
 if TYPE_CHECKING:
     from av.container import OutputContainer
-    from av.packet import Packet
 
-__all__ = ["STEP", "Reel", "make_reel"]
+__all__ = ["STEP_MILLISECONDS", "RemuxedFile", "remux"]
 
-STEP = 40
-"""Milliseconds from one position to the next."""
-_CLOCK = Fraction(1, 1000)
+STEP_MILLISECONDS = 40
+"""Time in the file from one display position to the next."""
+_TIME_BASE = Fraction(1, 1000)
 _BUFFER_BYTES = 1 << 20
 _MATROSKA: tuple[str, dict[str, str]] = ("matroska", {})
-"""Takes any codec, and times as they are."""
-_MP4 = "mp4", {"video_track_timescale": str(_CLOCK.denominator), "use_editlist": "0"}
-"""For H.264 that never reorders: before FFmpeg takes a Matroska file of that as open, it decodes seven frames to make
-up decoding times, which such a file has none of. That takes 30 ms of 1080p."""
+"""Format and options for all codecs: Matroska keeps times as they are."""
+_MP4 = "mp4", {"video_track_timescale": str(_TIME_BASE.denominator), "use_editlist": "0"}
+"""Format and options for H.264 without reordering. A Matroska file has no decoding times; to make them up, FFmpeg
+decodes seven frames when it opens the file, which takes 30 ms at 1080p."""
 
 
 @dataclass(frozen=True, eq=False)
-class Reel:
-    """A file in memory and what is in it."""
+class RemuxedFile:
+    """A container file in memory that holds the packets of some decode ranges."""
 
     ranges: tuple[DecodeRange, ...]
-    """That it was made from."""
+    """The decode ranges."""
     data: memoryview = field(repr=False)
     """The file."""
-    position: Mapping[int, int]
-    """The position of each packet, by its ordinal. Positions are whole numbers from 0, without gaps."""
+    positions: Mapping[int, int]
+    """Display position of each packet by its ordinal: whole numbers from 0, without gaps."""
     targets: Mapping[int, tuple[int, ...]]
-    """For each position that is wanted, ascending, the rows of the output that its frame fills."""
-    expected: int
-    """Frames that an undamaged stream brings."""
+    """Output rows to fill by the display position of each wanted frame, ascending."""
+    num_frames: int
+    """Number of frames that an undamaged stream gives."""
     corrupt: frozenset[int]
-    """Ordinals of packets that were cut off or make no sense. They are not in the file."""
-    keys: frozenset[int]
-    """Ordinals of the packets at which decoding can start."""
-    changes: bool
-    """Whether the parameter sets of H.264 or HEVC change in it, and with them perhaps the size of the pictures."""
+    """Ordinals of corrupt packets, which are not in the file."""
+    has_sps_changes: bool
+    """True if the SPS of H.264 or HEVC changes in the file, and with it perhaps the picture size."""
 
-    def present(self) -> dict[int, bool]:
-        """The positions that have a packet in the file, ascending, and whether that is flagged as a key frame."""
-        return {
-            position: ordinal in self.keys
-            for position, ordinal in sorted((at, ordinal) for ordinal, at in self.position.items())
-            if ordinal not in self.corrupt
-        }
+    def packet_positions(self) -> list[int]:
+        """Return the display positions of the packets that are in the file, ascending."""
+        return sorted(position for packet, position in self.positions.items() if packet not in self.corrupt)
 
-    def start(self) -> int:
-        """Milliseconds that FFmpeg takes for the start of the file, for libraries that count time from there.
+    def start_milliseconds(self) -> int:
+        """Return the start time that FFmpeg gives the file, for libraries that count time from there.
 
-        It is that of the first packet, or of the first frame, where an open point of access stands in front.
+        It is the time of the first packet, or of the first frame if leading pictures of the first packet precede it.
         """
-        first = min(self.position.items())[1]
-        if not first:
+        if not min(self.positions.items())[1]:
             return 0
         import av
 
         with av.open(io.BytesIO(self.data)) as file:
             return round((file.streams.video[0].start_time or 0) * 1000 * (file.streams.video[0].time_base or 0))
 
-    def missing(self, seen: Set[int]) -> set[int]:
-        """Ordinals of the packets that brought no frame.
+    def position_at(self, milliseconds: float) -> int | None:
+        """Return the display position at a time of the file; None if there is none."""
+        position = round(milliseconds / STEP_MILLISECONDS)
+        is_near = abs(milliseconds - position * STEP_MILLISECONDS) < STEP_MILLISECONDS / 4
+        return position if is_near and 0 <= position < len(self.positions) else None
 
-        Args:
-            seen: positions of the frames that came out.
-        """
-        return {ordinal for ordinal, position in self.position.items() if position not in seen} | self.corrupt
-
-    def at(self, milliseconds: float) -> int | None:
-        """The position that a time of the file means; None where it is none of its."""
-        position = round(milliseconds / STEP)
-        near = abs(milliseconds - position * STEP) < STEP / 4
-        return position if near and 0 <= position < len(self.position) else None
+    def lost_packets(self, decoded: Set[int]) -> set[int]:
+        """Return the ordinals of packets that gave no frame, given the display positions of the decoded frames."""
+        return {packet for packet, position in self.positions.items() if position not in decoded} | self.corrupt
 
 
-def make_reel(reader: PacketReader, runs: tuple[DecodeRange, ...], deadline: Deadline) -> Reel:
-    """Write a reel.
+def remux(reader: PacketReader, ranges: tuple[DecodeRange, ...], deadline: Deadline) -> RemuxedFile:
+    """Write the packets of some decode ranges into a container file in memory.
 
     Args:
-        reader: of the video.
-        runs: that need no restart in between, unless the library can be told to seek there.
+        reader: packet reader of the video.
+        ranges: ranges of one decode pass; of several only for a library that can be told to seek in between.
         deadline: checked while packets are read.
 
     Raises:
-        UnsupportedVideoError: no such container can hold this codec.
+        UnsupportedVideoError: the container cannot hold this codec.
     """
     import av
 
     demuxer, index = reader.demuxer, reader.index
-    ordinals = np.concatenate([run.packets for run in runs])
-    position = dict(zip(ordinals.tolist(), index.display_positions(ordinals).tolist(), strict=True))
+    ordinals = np.concatenate([range_.packets for range_ in ranges])
+    in_display_order = index.display_positions(ordinals)
+    # made-up decoding times rise evenly, and none is later than the packet's display time
+    delay = max(0, int((np.arange(len(ordinals)) - in_display_order).max()))
+    positions = dict(zip(ordinals.tolist(), in_display_order.tolist(), strict=True))
     corrupt: set[int] = set()
-    # decoding times are made up: steady, and early enough that none is behind its presentation time
-    late = max(0, max(at - position[ordinal] for at, ordinal in enumerate(ordinals.tolist())))
+    sps_changes = _SpsChanges(index.codec, demuxer.extradata)
+    is_reordered = delay > 0 or bool(index.second_field[ordinals].any())
+    is_avcc = index.codec == "h264" and demuxer.extradata[:1] == b"\1"
+    name, options = _MP4 if is_avcc and not is_reordered else _MATROSKA
     target = io.BytesIO()
-    parameters = _Parameters(index.codec, demuxer.extradata)
-    in_order = late == 0 and not index.second_field[ordinals].any()
-    name, options = _MP4 if index.codec == "h264" and in_order and demuxer.extradata[:1] == b"\1" else _MATROSKA
     with av.open(target, "w", format=name, options=options, buffer_size=_BUFFER_BYTES) as file:
-        stream = _only_stream(file, demuxer)
-        for at, (ordinal, packet) in enumerate(reader.read_in_band(ordinals)):
-            deadline.check("reading the packets", at, len(ordinals))
-            packet.stream, packet.time_base = stream, _CLOCK
-            packet.pts, packet.dts = position[ordinal] * STEP, (at - late) * STEP
-            packet.duration = STEP
+        stream = _add_stream(file, demuxer)
+        for number, (ordinal, packet) in enumerate(reader.read_in_band(ordinals)):
+            deadline.check("reading the packets", number, len(ordinals))
+            packet.stream, packet.time_base = stream, _TIME_BASE
+            packet.pts = positions[ordinal] * STEP_MILLISECONDS
+            packet.dts = (number - delay) * STEP_MILLISECONDS
+            packet.duration = STEP_MILLISECONDS
             packet.is_keyframe = bool(index.random_access[ordinal])
             if packet.is_keyframe or index.key[ordinal]:
-                parameters.look(packet)
+                sps_changes.add_packet(memoryview(packet))
             try:
                 if index.corrupt[ordinal]:
                     corrupt.add(ordinal)
                 else:
                     file.mux_one(packet)
-            except av.error.FFmpegError:  # the writer parses some codecs
+            except av.error.FFmpegError:  # the muxer parses the packets of some codecs
                 corrupt.add(ordinal)
-    rows = {position[ordinal]: where for run in runs for ordinal, where in run.targets.items()}
-    keys = frozenset(ordinals[index.random_access[ordinals] > 0].tolist())
-    expected = int((index.presentable[ordinals] & ~index.second_field[ordinals]).sum())
-    return Reel(
-        runs,
+    return RemuxedFile(
+        ranges,
         target.getbuffer(),
-        position,
-        dict(sorted(rows.items())),
-        expected,
+        positions,
+        dict(sorted((positions[packet], rows) for packet, rows in output_rows(ranges).items())),
+        int((index.presentable[ordinals] & ~index.second_field[ordinals]).sum()),
         frozenset(corrupt),
-        keys,
-        parameters.change,
+        sps_changes.found,
     )
 
 
-class _Parameters:
-    """Notices when sequence parameter sets change along a stream."""
+class _SpsChanges:
+    """Finds out if the SPS of H.264 or HEVC changes from one key frame to another."""
 
     def __init__(self, codec: str, extradata: bytes) -> None:
         self._codec = codec
-        self._units = NalSplitter(codec, extradata) if codec in SPS_TYPE else None
-        self._seen: list[bytes] = []
-        self.change = False
-        """Whether they did."""
+        self._splitter = NalSplitter(codec, extradata) if codec in SPS_TYPE else None
+        self._latest: list[bytes] = []
+        self.found = False
+        """True if it changed."""
 
-    def look(self, packet: Packet[Any]) -> None:
-        """Look at a key frame: no other packet brings new ones."""
-        if self._units is None:
+    def add_packet(self, packet: memoryview) -> None:
+        """Compare the SPS of a packet, if it has any, with those before it."""
+        if self._splitter is None:
             return
-        kind = SPS_TYPE[self._codec]
-        sets = [unit for unit in self._units.split(memoryview(packet)) if unit and nal_type(self._codec, unit) == kind]
-        self.change |= bool(sets and self._seen and sets != self._seen)
-        self._seen = sets or self._seen
+        sps_type = SPS_TYPE[self._codec]
+        found = [unit for unit in self._splitter.split(packet) if unit and nal_type(self._codec, unit) == sps_type]
+        self.found |= bool(found and self._latest and found != self._latest)
+        self._latest = found or self._latest
 
 
-def _only_stream(file: OutputContainer, demuxer: Demuxer) -> Any:
+def _add_stream(file: OutputContainer, demuxer: Demuxer) -> Any:
     import av
 
     try:
         stream: Any = file.add_stream_from_template(demuxer.stream, opaque=True)
         stream.set_display_rotation(0)
-        stream.time_base = _CLOCK
+        stream.time_base = _TIME_BASE
         file.start_encoding()
     except (av.error.FFmpegError, ValueError) as error:
         detail = getattr(error, "strerror", None) or str(error)
         raise UnsupportedVideoError(
-            f"{demuxer.name}: its codec cannot be handed over in a file ({detail}); use backend='pyav'"
+            f"{demuxer.name}: its codec cannot be remuxed into a file ({detail}); use backend='pyav'"
         ) from None
     return stream
