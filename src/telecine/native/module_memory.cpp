@@ -1,6 +1,10 @@
 // The part of the Python module that hands out memory: frames on a device, and copies on the host.
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <utility>
+#include <vector>
 
 #include "bindings.h"
 #include "memory.h"
@@ -33,15 +37,124 @@ HostArray to_host(int device, uint64_t pointer, const DeviceArray::Shape& shape,
     return HostArray(copy->data(), 4, sides, owner);
 }
 
-// A DLPack capsule, which keeps the DeviceArray alive.
-nb::object as_dlpack(nb::handle_t<DeviceArray> self) {
-    const auto& array = nb::cast<const DeviceArray&>(self);
-    const auto& shape = array.shape();
-    const size_t sides[4] = {static_cast<size_t>(shape[0]), static_cast<size_t>(shape[1]),
-                             static_cast<size_t>(shape[2]), static_cast<size_t>(shape[3])};
-    return nb::cast(nb::ndarray<uint8_t, nb::ndim<4>, nb::device::cuda>(
-        reinterpret_cast<void*>(array.address()), 4, sides, nb::borrow(self), nullptr, nb::dtype<uint8_t>(),
-        nb::device::cuda::value, array.device().ordinal()));
+// A view of a DeviceArray without a copy: one frame, or all frames with their axes in another order.
+class DeviceView {
+public:
+    // `axes` are those of the array, in the order of the view; without axis 0 the view is the frame `row`.
+    DeviceView(nb::object array, std::vector<size_t> axes, int64_t row = 0)
+        : array_(std::move(array)), axes_(std::move(axes)), row_(row) {}
+
+    const DeviceArray& array() const { return nb::cast<const DeviceArray&>(array_); }
+    const nb::object& owner() const { return array_; }
+    const std::vector<size_t>& axes() const { return axes_; }
+    bool is_frame() const { return axes_.size() == 3; }
+    int ordinal() const { return array().device().ordinal(); }
+    uint64_t address() const { return array().address() + static_cast<size_t>(row_) * array().row_bytes(); }
+
+    std::vector<size_t> shape() const {
+        std::vector<size_t> sides;
+        for (size_t axis : axes_) {
+            sides.push_back(static_cast<size_t>(array().shape()[axis]));
+        }
+        return sides;
+    }
+
+    std::vector<int64_t> strides() const {
+        const auto& sides = array().shape();
+        const int64_t all[4] = {sides[1] * sides[2] * sides[3], sides[2] * sides[3], sides[3], 1};
+        std::vector<int64_t> steps;
+        for (size_t axis : axes_) {
+            steps.push_back(all[axis]);
+        }
+        return steps;
+    }
+
+    DeviceView permuted(const std::vector<size_t>& order) const {
+        std::vector<bool> seen(axes_.size());
+        std::vector<size_t> axes;
+        for (size_t axis : order) {
+            if (axis >= axes_.size() || seen[axis]) {
+                break;
+            }
+            seen[axis] = true;
+            axes.push_back(axes_[axis]);
+        }
+        if (axes.size() != axes_.size() || order.size() != axes_.size() || (!is_frame() && axes[0] != 0)) {
+            throw nb::value_error("axes must name each axis once, and the axis of the frames first");
+        }
+        return DeviceView(array_, axes, row_);
+    }
+
+    nb::object to_host() const {
+        const auto& sides = array().shape();
+        const int64_t count = is_frame() ? 1 : sides[0];
+        nb::object host =
+            nb::cast(telecine::to_host(ordinal(), address(), {count, sides[1], sides[2], sides[3]}, 0));
+        nb::list order;
+        for (size_t axis : axes_) {
+            order.append(is_frame() ? axis - 1 : axis);
+        }
+        return (is_frame() ? nb::object(host[0]) : host).attr("transpose")(nb::tuple(order));
+    }
+
+private:
+    nb::object array_;
+    std::vector<size_t> axes_;
+    int64_t row_;
+};
+
+DeviceView whole(nb::handle array) {
+    return DeviceView(nb::borrow(array), {0, 1, 2, 3});
+}
+
+// A DLPack capsule, which keeps the memory alive. The frames are complete, so there is no stream to wait for.
+nb::object as_dlpack(const DeviceView& view) {
+    const std::vector<size_t> shape = view.shape();
+    const std::vector<int64_t> strides = view.strides();
+    return nb::cast(nb::ndarray<uint8_t, nb::device::cuda>(reinterpret_cast<void*>(view.address()), shape.size(),
+                                                           shape.data(), view.owner(), strides.data(),
+                                                           nb::dtype<uint8_t>(), nb::device::cuda::value,
+                                                           view.ordinal()));
+}
+
+nb::dict cuda_array_interface(const DeviceView& view) {
+    nb::dict result;
+    result["shape"] = nb::tuple(nb::cast(view.shape()));
+    result["typestr"] = "|u1";
+    result["data"] = nb::make_tuple(view.address(), false);
+    result["strides"] = nb::tuple(nb::cast(view.strides()));
+    result["version"] = 3;
+    return result;
+}
+
+// One frame as a view, or some frames as a new array, by NumPy's rules for the key.
+nb::object item(const DeviceView& view, const nb::object& key) {
+    if (view.is_frame()) {
+        throw nb::type_error("a single frame has no items");
+    }
+    nb::module_ numpy = nb::module_::import_("numpy");
+    nb::object picked = numpy.attr("arange")(view.array().shape()[0]).attr("__getitem__")(key);
+    if (nb::cast<int>(numpy.attr("ndim")(picked)) == 0) {
+        return nb::cast(DeviceView(view.owner(), {view.axes().begin() + 1, view.axes().end()}, nb::cast<int64_t>(nb::int_(picked))));
+    }
+    const auto rows = nb::cast<Numbers>(numpy.attr("ascontiguousarray")(picked, numpy.attr("int64")));
+    nb::object array = nb::cast(view.array().rows(rows.data(), rows.size()));
+    const bool reordered = view.axes() != std::vector<size_t>{0, 1, 2, 3};
+    return reordered ? nb::cast(DeviceView(array, view.axes())) : array;
+}
+
+void bind_device_view(nb::module_& m) {
+    nb::class_<DeviceView>(m, "DeviceView")
+        .def_prop_ro("shape", [](const DeviceView& v) { return nb::tuple(nb::cast(v.shape())); })
+        .def_prop_ro("device", &DeviceView::ordinal)
+        .def("__len__", [](const DeviceView& v) { return v.shape()[0]; })
+        .def("__getitem__", &item, "key"_a)
+        .def("permute", &DeviceView::permuted, "axes"_a)
+        .def("to_host", &DeviceView::to_host)
+        .def("__dlpack_device__",
+             [](const DeviceView& v) { return nb::make_tuple(nb::device::cuda::value, v.ordinal()); })
+        .def("__dlpack__", [](const DeviceView& v, const nb::kwargs&) { return as_dlpack(v); })
+        .def_prop_ro("__cuda_array_interface__", &cuda_array_interface);
 }
 
 void bind_device_array(nb::module_& m) {
@@ -72,17 +185,11 @@ void bind_device_array(nb::module_& m) {
                 return a.rows(indices.data(), indices.size());
             },
             "indices"_a)
-        .def(
-            "__getitem__",
-            [](const DeviceArray& a, const nb::object& key) {
-                // numpy's own rules, applied to the numbers of the frames
-                nb::module_ numpy = nb::module_::import_("numpy");
-                nb::object picked = numpy.attr("arange")(a.shape()[0]).attr("__getitem__")(key);
-                const auto indices = nb::cast<Numbers>(
-                    numpy.attr("ascontiguousarray")(numpy.attr("atleast_1d")(picked), numpy.attr("int64")));
-                return a.rows(indices.data(), indices.size());
-            },
-            "key"_a)
+        .def("__getitem__", [](nb::handle_t<DeviceArray> self, const nb::object& key) { return item(whole(self), key); },
+             "key"_a)
+        .def("permute",
+             [](nb::handle_t<DeviceArray> self, const std::vector<size_t>& axes) { return whole(self).permuted(axes); },
+             "axes"_a)
         .def(
             "fill",
             [](DeviceArray& a, const HostFrames& frames) {
@@ -96,23 +203,17 @@ void bind_device_array(nb::module_& m) {
         .def("to_host", [](const DeviceArray& a) { return to_host(a.device().ordinal(), a.address(), a.shape(), 0); })
         .def("__dlpack_device__",
              [](const DeviceArray& a) { return nb::make_tuple(nb::device::cuda::value, a.device().ordinal()); })
-        // the frames are complete, so there is no stream to wait for
-        .def("__dlpack__", [](nb::handle_t<DeviceArray> self, const nb::kwargs&) { return as_dlpack(self); })
-        .def_prop_ro("__cuda_array_interface__", [](const DeviceArray& a) {
-            nb::dict result;
-            result["shape"] = nb::tuple(nb::cast(a.shape()));
-            result["typestr"] = "|u1";
-            result["data"] = nb::make_tuple(a.address(), false);
-            result["strides"] = nb::none();
-            result["version"] = 3;
-            return result;
-        });
+        .def("__dlpack__",
+             [](nb::handle_t<DeviceArray> self, const nb::kwargs&) { return as_dlpack(whole(self)); })
+        .def_prop_ro("__cuda_array_interface__",
+                     [](nb::handle_t<DeviceArray> self) { return cuda_array_interface(whole(self)); });
 }
 
 }  // namespace
 
 void bind_memory(nb::module_& m) {
     bind_device_array(m);
+    bind_device_view(m);
     m.def("to_host", &to_host, "device"_a, "pointer"_a, "shape"_a, "stream"_a = 0);
     m.def(
         "synchronize",

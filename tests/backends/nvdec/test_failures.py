@@ -198,9 +198,43 @@ def test_device_array_exports_dlpack_and_cuda_array_interface(double: Double) ->
     ctypes.memmove(array.pointer, bytes(range(72)), 72)
     assert np.array_equal(array.to_host().ravel(), np.arange(72))
     assert np.array_equal(array[np.array([False, True])].to_host().ravel(), np.arange(36, 72))
-    assert array[1:].shape == (1, 3, 4, 3) and array[-1].shape == (1, 3, 4, 3)
+    assert array[1:].shape == (1, 3, 4, 3) and array[[-1]].shape == (1, 3, 4, 3)
     with pytest.raises(IndexError):
         array.rows(np.array([2]))
+
+
+def test_views_of_a_device_array_are_strided_and_share_its_memory(double: Double) -> None:
+    array = double.nvdec.DeviceArray(0, (2, 3, 4, 3))
+    host = np.arange(72, dtype=np.uint8).reshape(2, 3, 4, 3)
+    array.fill(host)
+    planes = array.permute((0, 3, 1, 2))
+    for view, expected, address in [
+        (array[1], host[1], array.pointer + 36),
+        (array[-2], host[0], array.pointer),
+        (planes, host.transpose(0, 3, 1, 2), array.pointer),
+        (planes[1], host[1].transpose(2, 0, 1), array.pointer + 36),
+        (planes.permute((0, 2, 3, 1)), host, array.pointer),
+    ]:
+        interface = view.__cuda_array_interface__
+        assert interface["data"] == (address, False) and interface["strides"] == expected.strides
+        assert view.shape == interface["shape"] == expected.shape and len(view) == len(expected)
+        assert view.__dlpack_device__() == (2, 0) and "dltensor" in repr(view.__dlpack__(stream=None))
+        assert np.array_equal(view.to_host(), expected)
+    some = planes[np.array([1, 1, 0])]
+    assert np.array_equal(some.to_host(), host[[1, 1, 0]].transpose(0, 3, 1, 2))
+    with pytest.raises(IndexError):
+        array[2]
+    for axes in [(0, 1, 2), (0, 1, 2, 2), (1, 0, 2, 3), (0, 1, 2, 4)]:
+        with pytest.raises(ValueError, match="axes must name each axis once"):
+            array.permute(axes)
+
+
+def test_a_view_keeps_the_memory_of_its_array_alive(double: Double) -> None:
+    array = double.nvdec.DeviceArray(0, (2, 3, 4, 3))
+    array.fill(np.full((2, 3, 4, 3), 7, np.uint8))
+    view = array[1]
+    del array
+    assert (view.to_host() == 7).all()
 
 
 def test_pinned_memory_is_reused_and_replaced_by_pageable_memory_if_it_runs_out(double: Double) -> None:
