@@ -16,7 +16,7 @@ from telecine.backends.registry import get_backend
 from telecine.deadline import Deadline
 from telecine.errors import LimitError, OverloadedError
 from telecine.pipeline import RequestHooks, run_request
-from telecine.pool.memory_budget import MemoryBudget, cost_of
+from telecine.pool.memory_budget import MemoryBudget, estimate_memory
 from telecine.request import Request
 
 __all__ = ["fakes"]
@@ -114,37 +114,37 @@ def decode_request():
 def test_cost_grows_with_output_threads_and_depth(decode_request):
     request, backend = decode_request()
     assert request.info.pixel_format == "yuv420p"
-    one, four = cost_of(request, backend, 1), cost_of(request, backend, 4)
+    one, four = estimate_memory(request, backend, 1), estimate_memory(request, backend, 4)
     picture = (request.info.height + 64) * (request.info.width + 128) * 3 // 2
     assert four.host - one.host == 5 * 16 * picture
     output = 10 * request.info.height * request.info.width * 3
     assert one.host > output + 16 * picture
     assert one.device == 0
     deep = replace(request, info=replace(request.info, bit_depth=10))
-    assert cost_of(deep, backend, 1).host - one.host == 16 * picture
+    assert estimate_memory(deep, backend, 1).host - one.host == 16 * picture
     strange = replace(request, info=replace(request.info, pixel_format="unknown", bit_depth=0))
-    assert cost_of(strange, backend, 1).host > 2 * one.host
-    assert cost_of(request, backend, 1, copied=1000).host - one.host == 1000
+    assert estimate_memory(strange, backend, 1).host > 2 * one.host
+    assert estimate_memory(request, backend, 1, copied=1000).host - one.host == 1000
 
 
 def test_cost_on_a_gpu_is_there(decode_request):
     request, pyav = decode_request()
     output = 10 * request.info.height * request.info.width * 3
     on_gpu = replace(request, device="cuda", options={"out": "array", "threads": None})
-    alone = cost_of(on_gpu, get_backend("nvdec"), 1)
+    alone = estimate_memory(on_gpu, get_backend("nvdec"), 1)
     assert alone.device > output
-    copied = cost_of(replace(on_gpu, options={"out": "numpy"}), get_backend("nvdec"), 1)
+    copied = estimate_memory(replace(on_gpu, options={"out": "numpy"}), get_backend("nvdec"), 1)
     assert copied.host - alone.host == output
-    falls_back = cost_of(on_gpu, get_backend("auto"), 1)
+    falls_back = estimate_memory(on_gpu, get_backend("auto"), 1)
     assert falls_back.host > copied.host and falls_back.device == alone.device
-    uploaded = cost_of(on_gpu, pyav, 1)
-    assert uploaded.device == output and uploaded.host == cost_of(request, pyav, 1).host
+    uploaded = estimate_memory(on_gpu, pyav, 1)
+    assert uploaded.device == output and uploaded.host == estimate_memory(request, pyav, 1).host
 
 
 @pytest.mark.usefixtures("fakes")
 def test_a_backend_may_say_what_it_takes(decode_request):
     request, _ = decode_request()
-    cost = cost_of(replace(request, options={"host": 5, "gpu": 6}), get_backend("costly"), 1)
+    cost = estimate_memory(replace(request, options={"host": 5, "gpu": 6}), get_backend("costly"), 1)
     assert (cost.host, cost.device) == (5 + request.packet_bytes, 6)
 
 
@@ -154,13 +154,13 @@ def test_the_estimated_memory_covers_that_of_a_real_decode():
 import sys
 from telecine import load
 from telecine.backends.registry import get_backend
-from telecine.pool.memory_budget import cost_of
+from telecine.pool.memory_budget import estimate_memory
 from telecine.deadline import Deadline
 from telecine.pipeline import RequestHooks, run_request
 from telecine.request import Request
 class Look(RequestHooks):
     def reserve_memory(self, decode, backend):
-        costs.append(cost_of(decode, backend, 2).host)
+        costs.append(estimate_memory(decode, backend, 2).host)
         return super().reserve_memory(decode, backend)
 def peak():  # getrusage() would also count what the parent had
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) * 1024

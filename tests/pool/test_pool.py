@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from support.clips import CLIPS
-from support.fake_backends import Gate, fakes, steps
+from support.fake_backends import Costly, Gate, fakes, steps
 from support.pool_cases import MB, assert_seconds, best_of_five, gate, has_frames, is_idle, path, pool, until
 from telecine import DecodeError, LimitError, NoVideoError, OptionsError, OverloadedError, Pool, SourceError
 from telecine.api import load
@@ -533,6 +533,21 @@ def test_gpu_memory_has_its_own_budget_and_gpu_decodes_hold_no_core(path, gate):
             pool.load(path, backend="costly", device="cuda", gpu=101)
         gate.open()
         assert has_frames(first.result(), [1]) and has_frames(second.result(), [2])
+        assert is_idle(pool)
+
+
+def test_a_backend_that_decodes_on_the_cpu_holds_cores_whatever_the_device_of_its_frames(path, gate, monkeypatch):
+    """As pyav, which decodes on the CPU and uploads the frames."""
+    monkeypatch.setattr(Costly, "decodes_on_cpu", lambda self, device: True)
+    with Pool(threads=1, vram=100) as pool:
+        uploading = pool.submit(path, indices=[1], backend="costly", device="cuda", gpu=60, do=gate)
+        gate.wait_for(1)
+        assert pool.status().vram_leased == 60
+        other = pool.submit(path, indices=[2], backend="fake")
+        time.sleep(0.2)
+        assert pool.status().queued == 1
+        gate.open()
+        assert has_frames(uploading.result(), [1]) and has_frames(other.result(), [2])
         assert is_idle(pool)
 
 

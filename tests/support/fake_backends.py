@@ -12,7 +12,7 @@ import pytest
 
 from telecine.backends import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost, registry
 
-__all__ = ["Gate", "fakes", "filled", "steps"]
+__all__ = ["Costly", "Gate", "fakes", "filled", "steps"]
 
 
 def filled(request: DecodeRequest) -> Decoded:

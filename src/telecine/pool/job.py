@@ -22,7 +22,7 @@ from telecine.metrics import METRICS, RequestSpan
 from telecine.pipeline import IndexAndInfo, RequestHooks, run_request
 from telecine.pool.config import PoolConfig
 from telecine.pool.index_cache import IndexCache, SourceIdentity
-from telecine.pool.memory_budget import Lease, MemoryBudget, cost_of
+from telecine.pool.memory_budget import Lease, MemoryBudget, estimate_memory
 from telecine.pool.scheduler import Scheduler, Task
 from telecine.request import Request
 from telecine.source.source import Source, video_of_row
@@ -261,7 +261,7 @@ class Job(RequestHooks):
         """See :class:`telecine.pipeline.RequestHooks`."""
         shared, threads = self._resources, decode.options.get("threads")
         cores = self._start_decode(threads if isinstance(threads, int) and threads > 0 else None)
-        cost = cost_of(decode, backend, cores, self._copied_bytes(decode.source))
+        cost = estimate_memory(decode, backend, cores, self._copied_bytes(decode.source))
         on_gpu = not backend.decodes_on_cpu(decode.device)
         with ExitStack() as leases:
             lease = None if on_gpu or cost.device else shared.memory.try_lease(cost.host)

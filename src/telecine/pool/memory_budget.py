@@ -10,17 +10,18 @@ from dataclasses import replace
 from telecine.backends.base import Backend, DecodeRequest, MemoryCost
 from telecine.errors import LimitError, OverloadedError
 
-__all__ = ["INDEX_BYTES_PER_CORE", "Lease", "MemoryBudget", "cost_of"]
+__all__ = ["INDEX_BYTES_PER_CORE", "Lease", "MemoryBudget", "estimate_memory"]
 
 INDEX_BYTES_PER_CORE = 48 << 20
 """Bytes that reading one packet index takes at most for usual videos: 32 MiB of kept packets, the index, and buffers.
 The size is not known in advance. So a pool reserves this for every core instead of leasing it."""
 
 _POLL_SECONDS = 0.05
+"""Seconds between two checks of a request that waits for memory."""
 
 
-def cost_of(request: DecodeRequest, backend: Backend, cores: int, copied: int = 0) -> MemoryCost:
-    """Return the memory of a request while it decodes: the backend's, the packets of the index, the copied source.
+def estimate_memory(request: DecodeRequest, backend: Backend, cores: int, copied: int = 0) -> MemoryCost:
+    """Estimate the peak memory of a decode: the backend's own, the packets of the index, and the copied source.
 
     Args:
         request: what to decode, with its plan.
