@@ -21,7 +21,7 @@ from support.fake_driver.double import Double, double_fixture, engine_fixture  #
 from support.fake_nvidia import install
 from support.fake_pynvvideocodec import FakePyNvVideoCodec
 from telecine.backends import cuda_output, registry
-from telecine.backends.pynvvideocodec import backend, surfaces
+from telecine.backends.pynvvideocodec import backend, batches, surfaces
 from telecine.backends.pynvvideocodec.backend import PyNvVideoCodecBackend
 from telecine.bitstream.annexb import AnnexBConverter
 from telecine.deadline import Deadline
@@ -182,7 +182,7 @@ def test_a_failed_allocation_during_conversion_raises_overloaded_error(start: St
 
 @pytest.mark.parametrize("name", ["mpeg2.mp4", "mpeg2_open_gop.ts", "mpeg4.mp4", "mpeg4.avi"])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_codecs_without_a_bit_exact_transform_are_refused(start: Start, name: str, device: str) -> None:
+def test_codecs_without_a_bit_exact_transform_are_refused(start: Start, gpu: Double, name: str, device: str) -> None:
     start()
     with pytest.raises(telecine.UnsupportedVideoError, match="gives other pictures than FFmpeg's"):
         load(CLIPS[name].path(), num_frames=2, device=device)
@@ -368,8 +368,8 @@ def test_results_do_not_depend_on_the_number_of_packets_per_batch(
     start: Start, monkeypatch: pytest.MonkeyPatch, batch: int, name: str
 ) -> None:
     found = []
-    for size in (backend._BATCH_PACKETS, batch):
-        monkeypatch.setattr(backend, "_BATCH_PACKETS", size)
+    for size in (batches._BATCH_PACKETS, batch):
+        monkeypatch.setattr(batches, "_BATCH_PACKETS", size)
         library = start(fails_at={0: 30} if name == CLIP.name else {})
         frames = load(CLIPS[name].path())
         found.append((frames.indices.tolist(), frames.report.lost, len(library.made), frames.data.tobytes()))

@@ -8,7 +8,7 @@ out: a decoder may or may not return a frame for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
@@ -19,7 +19,7 @@ from telecine.backends.deepstream.mkv_writer import Block, write_mkv
 from telecine.bitstream import Leading, RandomAccess, Scanner, scanner_for
 from telecine.bitstream.annexb import AnnexBConverter
 from telecine.bitstream.h264 import FrameNumGapDetector, H264Scanner
-from telecine.bitstream.nal import nal_type
+from telecine.bitstream.nal import join_annex_b, nal_type, replace_nal_units, split_annex_b
 from telecine.errors import UnsupportedVideoError
 from telecine.index.display_order import order_conflicts
 from telecine.index.packet_index import PacketIndex
@@ -233,18 +233,16 @@ class _RangeScanner:
         if not scanned.has_known_order or not len(ordinals):
             scanned.has_known_order = False
             return
-        by_bitstream = scanned.sorted_pictures
         positions = dict(zip(ordinals.tolist(), index.display_positions(ordinals).tolist(), strict=True))
         # if container and bitstream contradict each other, one of them is wrong
         agreed = scanned.output_order.keys() - order_conflicts(positions, scanned.output_order)
         if len(set(scanned.output_order.values())) < len(ordinals):
             agreed = set()
-        range_ = scanned.range_
-        targets = {ordinal: rows for ordinal, rows in range_.targets.items() if ordinal in agreed}
-        scanned.range_ = replace(range_, targets=targets)
+        targets = {ordinal: rows for ordinal, rows in scanned.range_.targets.items() if ordinal in agreed}
+        scanned.range_ = replace(scanned.range_, targets=targets)
         start = int(ordinals[0])
         if index.codec == "h264" and index.random_access[start] == RandomAccess.OPEN:
-            scanned.num_optional = by_bitstream.index(start)
+            scanned.num_optional = scanned.sorted_pictures.index(start)
 
     def _refuse_fields(self, packet: memoryview) -> None:
         if self._index.codec != "h264":
@@ -299,20 +297,3 @@ class _ColorWriter:
                 "use backend='pyav'"
             )
         return units
-
-
-def split_annex_b(data: bytes) -> list[bytes]:
-    return [unit.rstrip(b"\0") for unit in data.split(b"\0\0\1")[1:]]
-
-
-def join_annex_b(units: Iterable[bytes]) -> bytes:
-    return b"".join(b"\0\0\0\1" + unit for unit in units)
-
-
-def replace_nal_units(data: bytes, replace: Callable[[bytes], bytes]) -> bytes:
-    first, *units = data.split(b"\0\0\1")
-    # zeros at the end belong to the next start code
-    bare = [unit.rstrip(b"\0") for unit in units]
-    return first + b"".join(
-        b"\0\0\1" + (replace(one) if one else one) + unit[len(one) :] for one, unit in zip(bare, units, strict=True)
-    )

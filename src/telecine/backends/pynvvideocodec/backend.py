@@ -8,15 +8,13 @@ the library's own demuxer is not used.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
 from telecine.backends.cuda_output import (
@@ -27,14 +25,20 @@ from telecine.backends.cuda_output import (
     load_extension,
     parse_device_index,
 )
+from telecine.backends.pynvvideocodec.batches import (
+    CODECS_WITH_HIDDEN_FRAMES,
+    DEINTERLACES,
+    BatchReader,
+    PacketBatch,
+    PassState,
+    refusal,
+)
 from telecine.backends.pynvvideocodec.decoder_pool import DecoderPool, DecoderSession, LibraryFailure
-from telecine.backends.pynvvideocodec.parser_check import DISPLAYED_IN_DECODE_ORDER, ParserCheck
-from telecine.backends.pynvvideocodec.surfaces import GpuSurfaceRows, HostSurfaceRows, locate_surface
-from telecine.bitstream import can_contain_fields, scanner_for
-from telecine.bitstream.annexb import AnnexBConverter
+from telecine.backends.pynvvideocodec.parser_check import DISPLAYED_IN_DECODE_ORDER
+from telecine.backends.pynvvideocodec.surfaces import GpuSurfaceOutput, HostSurfaceOutput, locate_surface
 from telecine.errors import BackendUnavailable, UnsupportedVideoError
 from telecine.plan.damage import unreliable_targets
-from telecine.plan.ranges import DecodeRange, closed_points, split_at_resets
+from telecine.plan.ranges import DecodeRange, closed_points, output_rows, split_at_resets
 from telecine.validation import Option
 
 __all__ = ["PyNvVideoCodecBackend"]
@@ -42,13 +46,7 @@ __all__ = ["PyNvVideoCodecBackend"]
 _INSTALL = "pip install 'telecine[pynvvideocodec]'"
 _CODECS = {"h264": "H264", "hevc": "HEVC", "vp8": "VP8", "vp9": "VP9", "av1": "AV1", "vc1": "VC1"}
 """The library's names of codecs, by FFmpeg's."""
-_CODECS_WITH_HIDDEN_FRAMES = frozenset({"vp8", "vp9", "av1"})
-"""Codecs of which the library returns frames with the pts of others if the stream has hidden frames."""
-_NVDEC_CODECS = frozenset({"h264", "hevc", "vp8", "vp9"})
-"""Codecs that the nvdec backend decodes too."""
-_BATCH_PACKETS = 32
-"""Packets that are prepared together: calls of the library then return with little Python in between."""
-_DEINTERLACES = "it deinterlaces, but frames must come out as they are, with both fields"
+_Output = HostSurfaceOutput | GpuSurfaceOutput
 _log = logging.getLogger("telecine.backends.pynvvideocodec.backend")
 
 
@@ -100,14 +98,14 @@ class PyNvVideoCodecBackend(Backend):
         """See :meth:`telecine.backends.Backend.decode`."""
         library = _library()
         _refuse_unsupported(request)
-        rows = HostSurfaceRows(request) if request.device == "cpu" else GpuSurfaceRows(request)
+        output: _Output = HostSurfaceOutput(request) if request.device == "cpu" else GpuSurfaceOutput(request)
         with self._decoders.slot(request):
-            decoder = _PlanDecoder(library, self._decoders, request, rows)
+            decoder = _PacketDecoder(library, self._decoders, request, output)
             for ranges in split_at_resets(request.plan.ranges):
                 decoder.decode(ranges)
-        if decoder.is_silent and request.index.codec in _CODECS_WITH_HIDDEN_FRAMES:
-            raise _refusal(f"it returns no frame of {request.info.pixel_format} in {request.index.codec}")
-        return rows.decoded(tuple(f"PyNvVideoCodec failed: {reason}" for reason in decoder.failures))
+        if decoder.is_silent and request.index.codec in CODECS_WITH_HIDDEN_FRAMES:
+            raise refusal(f"it returns no frame of {request.info.pixel_format} in {request.index.codec}")
+        return output.decoded(tuple(f"PyNvVideoCodec failed: {reason}" for reason in decoder.failures))
 
 
 def _library() -> ModuleType:
@@ -124,12 +122,6 @@ def _library() -> ModuleType:
     return library
 
 
-def _refusal(reason: str, codec: str = "") -> UnsupportedVideoError:
-    """Return an error that names backends to use instead: pyav, and nvdec if it decodes the codec."""
-    also = " or 'nvdec'" if codec in _NVDEC_CODECS else ""
-    return UnsupportedVideoError(f"pynvvideocodec: {reason}; use backend='pyav'{also}")
-
-
 def _refuse_unsupported(request: DecodeRequest) -> None:
     """Raise UnsupportedVideoError with the reason if the video cannot be decoded, as far as is known in advance."""
     info, codec = request.info, request.index.codec
@@ -137,12 +129,12 @@ def _refuse_unsupported(request: DecodeRequest) -> None:
     if reason is None and codec not in _CODECS:
         reason = f"it decodes {', '.join(_CODECS)}, not {codec}"
     if reason is None and info.interlaced:
-        raise _refusal(_DEINTERLACES, codec)
+        raise refusal(DEINTERLACES, codec)
     if reason is None and request.device != "cpu":
         reason = conversion_refusal(info, request.geometry)
     reason = reason or _hardware_refusal(request)
     if reason is not None:
-        raise _refusal(reason)
+        raise refusal(reason)
 
 
 def _hardware_refusal(request: DecodeRequest) -> str | None:
@@ -170,51 +162,13 @@ def _hardware_refusal(request: DecodeRequest) -> str | None:
     return reason
 
 
-class _PacketBatch(NamedTuple):
-    """Packets that are prepared together, under the same parameter sets."""
-
-    packets: list[tuple[int, int, int, bytes]]
-    """(position in the decode pass, ordinal, pts, data for the driver's parser)."""
-    stop: int
-    """The position in the decode pass after them."""
-    sequence: tuple[bytes, ...]
-    """The sequence headers that are active."""
-    check: ParserCheck
-    """The check of output order; it has seen all packets for this decoder session so far."""
-
-
-@dataclass
-class _DecodePass:
-    """Packets that are decoded without a reset in between, and the results."""
-
-    ordinals: npt.NDArray[np.int64]
-    pts: Mapping[int, int]
-    """By ordinal: the position of the packet's frame in display order. A second field has that of its picture."""
-    targets: Mapping[int, tuple[int, ...]]
-    position: int = 0
-    """Of the packet that is fed."""
-    decoded: set[int] = field(default_factory=set)
-    """Ordinals of the packets whose frame came out."""
-    damaged: set[int] = field(default_factory=set)
-    """Ordinals of packets that are corrupt, or follow a gap."""
-    ambiguous: set[int] = field(default_factory=set)
-    """Ordinals of packets whose frame may have the pts of another one."""
-
-
-class _PlanDecoder:
+class _PacketDecoder:
     """Executes the plan of one request. Not thread-safe."""
 
-    def __init__(
-        self, library: ModuleType, decoders: DecoderPool, request: DecodeRequest, rows: HostSurfaceRows | GpuSurfaceRows
-    ) -> None:
+    def __init__(self, library: ModuleType, decoders: DecoderPool, request: DecodeRequest, output: _Output) -> None:
         self._library, self._decoders = library, decoders
-        self._request, self._rows, self._index = request, rows, request.index
-        self._header = self._extradata = request.demuxer.extradata
-        self._stream = AnnexBConverter(self._index.codec, self._extradata)
-        self._checked_sequence: tuple[bytes, ...] = ()
-        codec = self._index.codec
-        self._scanner = scanner_for(codec, self._extradata) if codec in _CODECS_WITH_HIDDEN_FRAMES else None
-        self._packets_done = 0  # in the decode passes before this one
+        self._request, self._output, self._index = request, output, request.index
+        self._reader = BatchReader(request)
         self._has_frames = False
         self.failures: dict[str, None] = {}
         """The library's error messages, each once, in order."""
@@ -227,22 +181,18 @@ class _PlanDecoder:
     def decode(self, ranges: tuple[DecodeRange, ...]) -> None:
         """Decode the ranges of one decode pass, and mark the rows of unreliable frames as not kept."""
         ordinals = np.concatenate([range_.packets for range_ in ranges])
-        targets = {ordinal: rows for range_ in ranges for ordinal, rows in range_.targets.items()}
+        targets = output_rows(ranges)
         pts = dict(zip(ordinals.tolist(), self._index.display_positions(ordinals).tolist(), strict=True))
-        decode_pass = _DecodePass(
-            ordinals,
-            pts,
-            targets,
-        )
+        decode_pass = PassState(ordinals, pts, targets)
         position = 0
         while position < len(ordinals):
             position = self._decode_from(decode_pass, position)
-        self._packets_done += len(ordinals)
+        self._reader.packets_done += len(ordinals)
         bad = (set(ordinals.tolist()) - decode_pass.decoded) | decode_pass.damaged
         lost = unreliable_targets(self._index, ranges, bad) | (decode_pass.ambiguous & targets.keys())
-        self._rows.kept[[row for ordinal in lost for row in targets[ordinal]]] = False
+        self._output.kept[[row for ordinal in lost for row in targets[ordinal]]] = False
 
-    def _decode_from(self, decode_pass: _DecodePass, start: int) -> int:
+    def _decode_from(self, decode_pass: PassState, start: int) -> int:
         """Decode from a position as far as one decoder session goes. Return the position to continue at."""
         failure = self._feed(decode_pass, start, len(decode_pass.ordinals))
         stop = decode_pass.position
@@ -259,19 +209,19 @@ class _PlanDecoder:
         later = closed[closed >= max(stop, start + 1)]
         return int(later[0]) if len(later) else len(decode_pass.ordinals)
 
-    def _feed(self, decode_pass: _DecodePass, start: int, end: int, new: bool = False) -> LibraryFailure | None:
+    def _feed(self, decode_pass: PassState, start: int, end: int, new: bool = False) -> LibraryFailure | None:
         """Feed packets to one session, up to ``end`` or to a packet that needs another session.
 
         Sets ``decode_pass.position`` to where it stops. Returns the failure that stopped it, if there was one.
         """
         decode_pass.position = end
-        batches = self._prepare_batches(decode_pass, start, end)
+        batches = self._reader.read(decode_pass, start, end)
         first = next(batches, None)
         if first is None:
             return None
         reused = False
         try:
-            with self._decoders.session(*self._session_key(first.sequence), new) as session:
+            with self._decoders.session(*self._session_key(first.sequence_headers), new) as session:
                 reused = session.reused
                 self._decode_batches(session, decode_pass, chain((first,), batches))
         except LibraryFailure as failure:
@@ -282,61 +232,7 @@ class _PlanDecoder:
             return None
         return self._feed(decode_pass, start, end, new=True)
 
-    def _prepare_batches(self, decode_pass: _DecodePass, start: int, end: int) -> Iterator[_PacketBatch]:
-        """Yield the packets that are not corrupt, up to ``end`` or to one that needs another session."""
-        request, index = self._request, self._index
-        packets: list[tuple[int, int, int, bytes]] = []
-        self._update_extradata(index.extradata_at(int(decode_pass.ordinals[start]), self._header))
-        check: ParserCheck | None = None
-        sequence: tuple[bytes, ...] = ()
-        for position, (ordinal, packet) in enumerate(request.reader.read(decode_pass.ordinals[start:end]), start):
-            request.deadline.check("decoding", self._packets_done + position, request.plan.packets_fed)
-            is_updated = ordinal in index.new_extradata
-            if check is not None and packets and (is_updated or len(packets) == _BATCH_PACKETS):
-                yield _PacketBatch(packets, position, sequence, check)
-                packets = []
-            if is_updated:
-                self._update_extradata(bytes(index.new_extradata[ordinal]))
-            data = None
-            if not index.corrupt[ordinal]:
-                data = self._stream.convert(memoryview(packet), check is None, bool(index.random_access[ordinal]))
-            if data is None:
-                decode_pass.damaged.add(ordinal)
-                continue
-            self._refuse_misreported(packet, bool(index.key[ordinal]))
-            if check is None:
-                check, sequence = ParserCheck(index.codec, self._extradata), self._stream.sequence_headers
-            elif self._stream.sequence_headers != sequence:
-                end = position
-                break
-            pts = decode_pass.pts[ordinal]
-            if check.add_packet(ordinal, pts, memoryview(packet), bool(index.key[ordinal])):
-                decode_pass.damaged.add(ordinal)
-            packets.append((position, ordinal, pts, data))
-        if check is not None and packets:
-            yield _PacketBatch(packets, end, sequence, check)
-
-    def _update_extradata(self, extradata: bytes) -> None:
-        """Set the extradata that apply to the next packet; a position may be fed a second time with earlier ones."""
-        if extradata != self._extradata:
-            self._extradata = extradata
-            self._stream.update_extradata(extradata)
-
-    def _refuse_misreported(self, packet: Any, is_key: bool) -> None:
-        """Raise UnsupportedVideoError at packets whose frames the library changes or gives the wrong pts."""
-        codec = self._index.codec
-        if self._stream.sequence_headers != self._checked_sequence:
-            self._checked_sequence = self._stream.sequence_headers
-            if any(can_contain_fields(codec, header) for header in self._checked_sequence):
-                raise _refusal(_DEINTERLACES, codec)
-        if self._scanner is None:
-            return
-        if not self._scanner.scan(memoryview(packet), is_key, with_order=False).has_single_shown_frame:
-            raise _refusal(f"it gives frames of {codec} the pts of others if there are hidden frames", codec)
-
-    def _decode_batches(
-        self, session: DecoderSession, decode_pass: _DecodePass, batches: Iterable[_PacketBatch]
-    ) -> None:
+    def _decode_batches(self, session: DecoderSession, decode_pass: PassState, batches: Iterable[PacketBatch]) -> None:
         pending: dict[int, int] = {}  # ordinal by pts
         fed: list[int] = []
         for batch in batches:
@@ -358,7 +254,7 @@ class _PlanDecoder:
             self.failures["a frame did not come out, so the frames around it are left out too"] = None
             decode_pass.ambiguous.update(fed)
 
-    def _store(self, decode_pass: _DecodePass, pending: dict[int, int], frames: list[tuple[int, Any]]) -> None:
+    def _store(self, decode_pass: PassState, pending: dict[int, int], frames: list[tuple[int, Any]]) -> None:
         """Copy the wanted ones of the frames that came out: the next call makes their memory invalid."""
         try:
             for pts, frame in frames:
@@ -369,24 +265,24 @@ class _PlanDecoder:
                 self._has_frames = True
                 decode_pass.decoded.add(ordinal)
                 if ordinal in decode_pass.targets:
-                    self._rows.put_surface(decode_pass.targets[ordinal], locate_surface(self._request, frame))
+                    self._output.write_surface(decode_pass.targets[ordinal], locate_surface(self._request, frame))
         finally:
-            self._rows.flush()
+            self._output.flush()
 
-    def _session_key(self, sequence: tuple[bytes, ...]) -> tuple[tuple[Any, ...], Callable[[], DecoderSession]]:
+    def _session_key(self, headers: tuple[bytes, ...]) -> tuple[tuple[Any, ...], Callable[[], DecoderSession]]:
         """Return the key of sessions that can decode these sequence headers, and a function that creates one."""
         library, request, codec = self._library, self._request, self._index.codec
         max_size = request.options["max_width"], request.options["max_height"]
         stored = request.geometry.stored_width, request.geometry.stored_height
         # a session is reused only for the same sequence headers: otherwise it may hold fewer reference pictures than
         # the stream needs, and the library does not report that
-        key = (self._rows.gpu, self._rows.on_gpu, codec, request.info.pixel_format, *stored, sequence, *max_size)
+        key = (self._output.gpu, self._output.on_gpu, codec, request.info.pixel_format, *stored, headers, *max_size)
         arguments = {
-            "gpuid": self._rows.gpu,
+            "gpuid": self._output.gpu,
             "codec": getattr(library.cudaVideoCodec, _CODECS[codec]),
             "cudacontext": 0,
             "cudastream": 0,
-            "usedevicememory": self._rows.on_gpu,
+            "usedevicememory": self._output.on_gpu,
             "maxwidth": max_size[0],
             "maxheight": max_size[1],
             "outputColorType": library.OutputColorType.NATIVE,

@@ -23,7 +23,7 @@ from telecine.bitstream.h273 import matrix_code, range_code
 from telecine.errors import UnsupportedVideoError
 from telecine.index.video_info import VideoInfo
 
-__all__ = ["GpuSurfaceRows", "HostSurfaceRows", "Surface", "locate_surface", "make_video_frame"]
+__all__ = ["GpuSurfaceOutput", "HostSurfaceOutput", "Surface", "locate_surface", "make_video_frame"]
 
 _FORMATS = {"NV12": ("420", 8), "P016": ("420", 16), "NV16": ("422", 8), "P216": ("422", 16), "YUV444": ("444", 8),
             "YUV444_16Bit": ("444", 16)}  # fmt: skip
@@ -125,8 +125,8 @@ def _planes(surface: Surface) -> list[npt.NDArray[Any]]:
     return [samples[:height, :width], chroma[:, 0::2], chroma[:, 1::2]]
 
 
-class HostSurfaceRows(HostOutput):
-    """Output rows in host memory, filled from pictures in host memory by FFmpeg."""
+class HostSurfaceOutput(HostOutput):
+    """Frames in host memory, converted by FFmpeg from pictures in host memory."""
 
     gpu = 0
     on_gpu = False
@@ -135,16 +135,16 @@ class HostSurfaceRows(HostOutput):
         super().__init__(request)
         self._info = request.info
 
-    def put_surface(self, rows: tuple[int, ...], surface: Surface) -> None:
+    def write_surface(self, rows: tuple[int, ...], surface: Surface) -> None:
         """Fill rows from a picture."""
         self.write_frame(rows, make_video_frame(self._info, surface))
 
     def flush(self) -> None:
-        """Do nothing: rows are filled when :meth:`put_surface` returns."""
+        """Do nothing: rows are filled when :meth:`write_surface` returns."""
 
 
-class GpuSurfaceRows:
-    """Output rows on a GPU, filled from pictures there by the kernel of the NVDEC engine. Not thread-safe.
+class GpuSurfaceOutput:
+    """Frames on a GPU, converted by the kernel of the NVDEC engine from pictures there. Not thread-safe.
 
     Args:
         request: determines the number of rows and the size of the frames.
@@ -170,7 +170,7 @@ class GpuSurfaceRows:
         except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
             raise device_error(f"device is {request.device!r}, but it cannot be used", error) from error
 
-    def put_surface(self, rows: tuple[int, ...], surface: Surface) -> None:
+    def write_surface(self, rows: tuple[int, ...], surface: Surface) -> None:
         """Start filling rows from a picture. The picture must not change before :meth:`flush`."""
         native = self._nvdec.Surface(
             surface.address, surface.pitch, surface.height, surface.width, surface.height, surface.depth, surface.chroma
@@ -182,7 +182,7 @@ class GpuSurfaceRows:
         self.kept[list(rows)] = True
 
     def flush(self) -> None:
-        """Wait until all rows of :meth:`put_surface` are written."""
+        """Wait until all rows of :meth:`write_surface` are written."""
         try:
             self._converter.finish()
         except self._nvdec.NvdecError as error:

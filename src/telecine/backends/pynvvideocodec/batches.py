@@ -1,0 +1,129 @@
+"""Batches of packets for the driver's parser, with checks for what it changes without reporting it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from telecine.backends.base import DecodeRequest
+from telecine.backends.pynvvideocodec.parser_check import ParserCheck
+from telecine.bitstream import can_contain_fields, scanner_for
+from telecine.bitstream.annexb import AnnexBConverter
+from telecine.errors import UnsupportedVideoError
+
+__all__ = ["CODECS_WITH_HIDDEN_FRAMES", "DEINTERLACES", "BatchReader", "PacketBatch", "PassState", "refusal"]
+
+CODECS_WITH_HIDDEN_FRAMES = frozenset({"vp8", "vp9", "av1"})
+"""Codecs of which the library returns frames with the pts of others if the stream has hidden frames."""
+DEINTERLACES = "it deinterlaces, but frames must come out as they are, with both fields"
+_NVDEC_CODECS = frozenset({"h264", "hevc", "vp8", "vp9"})
+"""Codecs that the nvdec backend decodes too."""
+_BATCH_PACKETS = 32
+"""Packets that are prepared together: calls of the library then return with little Python in between."""
+
+
+def refusal(reason: str, codec: str = "") -> UnsupportedVideoError:
+    """Return an error that names backends to use instead: pyav, and nvdec if it decodes the codec."""
+    also = " or 'nvdec'" if codec in _NVDEC_CODECS else ""
+    return UnsupportedVideoError(f"pynvvideocodec: {reason}; use backend='pyav'{also}")
+
+
+class PacketBatch(NamedTuple):
+    """Packets that are prepared together, under the same parameter sets."""
+
+    packets: list[tuple[int, int, int, bytes]]
+    """(position in the decode pass, ordinal, pts, data for the parser)."""
+    stop: int
+    """The position in the decode pass after them."""
+    sequence_headers: tuple[bytes, ...]
+    """The sequence headers that apply to them."""
+    check: ParserCheck
+    """The check of output order, with all packets for this decoder session so far."""
+
+
+@dataclass
+class PassState:
+    """The packets of a decode pass, and what became of them."""
+
+    ordinals: npt.NDArray[np.int64]
+    pts: Mapping[int, int]
+    """By ordinal: the position of the packet's frame in display order. A second field has that of its picture."""
+    targets: Mapping[int, tuple[int, ...]]
+    position: int = 0
+    """Position of the packet that is fed."""
+    decoded: set[int] = field(default_factory=set)
+    """Ordinals of the packets whose frame came out."""
+    damaged: set[int] = field(default_factory=set)
+    """Ordinals of packets that are corrupt, or follow a gap."""
+    ambiguous: set[int] = field(default_factory=set)
+    """Ordinals of packets whose frame may have the pts of another one."""
+
+
+class BatchReader:
+    """Reads and prepares the packets of a request. Not thread-safe."""
+
+    def __init__(self, request: DecodeRequest) -> None:
+        self._request, self._index = request, request.index
+        codec = self._index.codec
+        self._header = self._extradata = request.demuxer.extradata
+        self._stream = AnnexBConverter(codec, self._extradata)
+        self._checked_headers: tuple[bytes, ...] = ()
+        self._scanner = scanner_for(codec, self._extradata) if codec in CODECS_WITH_HIDDEN_FRAMES else None
+        self.packets_done = 0
+        """Packets of earlier decode passes."""
+
+    def read(self, decode_pass: PassState, start: int, end: int) -> Iterator[PacketBatch]:
+        """Yield the packets from ``start`` up to ``end``, or to one that needs another session; skip corrupt ones."""
+        request, index = self._request, self._index
+        packets: list[tuple[int, int, int, bytes]] = []
+        self._update_extradata(index.extradata_at(int(decode_pass.ordinals[start]), self._header))
+        check: ParserCheck | None = None
+        headers: tuple[bytes, ...] = ()
+        for position, (ordinal, packet) in enumerate(request.reader.read(decode_pass.ordinals[start:end]), start):
+            request.deadline.check("decoding", self.packets_done + position, request.plan.packets_fed)
+            is_updated = ordinal in index.new_extradata
+            if check is not None and packets and (is_updated or len(packets) == _BATCH_PACKETS):
+                yield PacketBatch(packets, position, headers, check)
+                packets = []
+            if is_updated:
+                self._update_extradata(bytes(index.new_extradata[ordinal]))
+            data = None
+            if not index.corrupt[ordinal]:
+                data = self._stream.convert(memoryview(packet), check is None, bool(index.random_access[ordinal]))
+            if data is None:
+                decode_pass.damaged.add(ordinal)
+                continue
+            self._refuse_misreported(packet, bool(index.key[ordinal]))
+            if check is None:
+                check, headers = ParserCheck(index.codec, self._extradata), self._stream.sequence_headers
+            elif self._stream.sequence_headers != headers:
+                end = position
+                break
+            pts = decode_pass.pts[ordinal]
+            if check.add_packet(ordinal, pts, memoryview(packet), bool(index.key[ordinal])):
+                decode_pass.damaged.add(ordinal)
+            packets.append((position, ordinal, pts, data))
+        if check is not None and packets:
+            yield PacketBatch(packets, end, headers, check)
+
+    def _update_extradata(self, extradata: bytes) -> None:
+        """Set the extradata that apply to the next packet; a position may be fed a second time with earlier ones."""
+        if extradata != self._extradata:
+            self._extradata = extradata
+            self._stream.update_extradata(extradata)
+
+    def _refuse_misreported(self, packet: Any, is_key: bool) -> None:
+        """Raise UnsupportedVideoError at packets whose frames the library changes or gives the wrong pts."""
+        codec = self._index.codec
+        if self._stream.sequence_headers != self._checked_headers:
+            self._checked_headers = self._stream.sequence_headers
+            if any(can_contain_fields(codec, header) for header in self._checked_headers):
+                raise refusal(DEINTERLACES, codec)
+        if self._scanner is None:
+            return
+        if not self._scanner.scan(memoryview(packet), is_key, with_order=False).has_single_shown_frame:
+            raise refusal(f"it gives frames of {codec} the pts of others if there are hidden frames", codec)
