@@ -1,4 +1,4 @@
-"""The plan, held against a model of a decoder that knows every reference."""
+"""Decode plans, checked with a model of a decoder that knows every reference."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from telecine.plan.decode_plan import DecodePlan, make_plan
 
 
 def check(stream: Stream, index: PacketIndex, plan: DecodePlan, frames: list[int]) -> None:
-    """Feed the plan to a decoder that gives a picture only if all that it refers to was given to it."""
+    """Feed the plan to a decoder model that decodes a picture only if it has all of its references."""
     points = np.flatnonzero(index.random_access)
     rows: list[int] = []
     end = -1
-    held: set[int] = set()
-    for at, run in enumerate(plan.ranges):
-        packets = run.packets.tolist()
-        targets = sorted(run.targets)
+    decoded: set[int] = set()
+    for number, range_ in enumerate(plan.ranges):
+        packets = range_.packets.tolist()
+        targets = sorted(range_.targets)
         assert packets == sorted(set(packets)) and packets[0] > end
-        assert index.random_access[packets[0]], "a run begins at a point of access"
-        assert run.reset == (at == 0 or index.random_access[packets[0]] != RandomAccess.CLOSED)
-        if run.reset:
-            held = set()
-        elif at:
-            assert packets[0] > end + 1, "runs that touch are one"
-        for packet, sound in zip(packets, run.required.tolist(), strict=True):
-            decodable = stream.references[packet] <= held
+        assert index.random_access[packets[0]], "a range starts at a random access point"
+        assert range_.reset == (number == 0 or index.random_access[packets[0]] != RandomAccess.CLOSED)
+        if range_.reset:
+            decoded = set()
+        elif number:
+            assert packets[0] > end + 1, "ranges that touch are merged"
+        for packet, required in zip(packets, range_.required.tolist(), strict=True):
+            decodable = stream.references[packet] <= decoded
             if decodable:
-                held.add(packet)
+                decoded.add(packet)
             else:
-                assert packet not in run.targets, f"packet {packet} cannot be decoded"
-            assert sound == (decodable and bool(index.presentable[packet]))
-            assert not index.disposable[packet] or packet in run.targets, f"packet {packet} is fed for nothing"
+                assert packet not in range_.targets, f"packet {packet} cannot be decoded"
+            assert required == (decodable and bool(index.presentable[packet]))
+            assert not index.disposable[packet] or packet in range_.targets, f"packet {packet} is fed but not needed"
             if index.leading[packet] and index.skips_leading:
                 assert decodable
         # the last target, with its second field
@@ -46,17 +46,17 @@ def check(stream: Stream, index: PacketIndex, plan: DecodePlan, frames: list[int
         for target in targets:
             if target + 1 < index.num_packets and index.second_field[target + 1]:
                 assert target + 1 in packets
-        # no later start would do for all of them, and none needs an earlier one
+        # the range starts at the earliest point that a target needs
         starts = [points[np.searchsorted(points, t, "right") - 1 - int(index.leading[t])] for t in targets]
         assert min(starts) == packets[0]
         end = packets[-1]
-        for target, filled in run.targets.items():
+        for target, filled in range_.targets.items():
             assert all(index.display_order[frames[row]] == target for row in filled)
             rows += filled
     assert sorted(rows) == list(range(len(frames))), "every row is filled exactly once"
     assert plan.frames.tolist() == frames
     assert plan.packets_total == len(stream.letters)
-    assert plan.packets_fed == sum(len(run.packets) for run in plan.ranges)
+    assert plan.packets_fed == sum(len(range_.packets) for range_ in plan.ranges)
 
 
 _GOP = st.tuples(
@@ -81,10 +81,10 @@ def _spell(gops: list[tuple[str, str, str, bool, bool]], orphans: str) -> str:
     skips_leading=st.booleans(),
     data=st.data(),
 )
-def test_every_wanted_picture_is_decodable_from_what_is_fed(
+def test_plans_feed_all_references_of_the_wanted_pictures_and_no_disposable_ones(
     gops: list[tuple[str, str, str, bool, bool]], orphans: str, skips_leading: bool, data: st.DataObject
 ) -> None:
-    """And nothing else is fed, whatever the structure of the stream and the request are."""
+    """For random streams and requests."""
     stream = Stream(_spell(gops, orphans))
     index = stream.index(skips_leading, shuffle=data.draw(st.integers(0, 5)))
     if not index.num_frames:
@@ -93,14 +93,14 @@ def test_every_wanted_picture_is_decodable_from_what_is_fed(
     check(stream, index, make_plan(index, np.array(frames, np.int64)), frames)
 
 
-def runs(letters: str, packets: list[int], skips_leading: bool = False) -> list[tuple[list[int], bool]]:
-    """What is fed for these packets, and whether the decoder is reset in front of it."""
+def planned(letters: str, packets: list[int], skips_leading: bool = False) -> list[tuple[list[int], bool]]:
+    """Return (packets to feed, reset before them) of each range, for these wanted packets."""
     stream = Stream(letters)
     index = stream.index(skips_leading)
     frames = [int(np.flatnonzero(index.display_order == packet)[0]) for packet in packets]
     plan = make_plan(index, np.array(frames, np.int64))
     check(stream, index, plan, frames)
-    return [(run.packets.tolist(), run.reset) for run in plan.ranges]
+    return [(range_.packets.tolist(), range_.reset) for range_ in plan.ranges]
 
 
 @pytest.mark.parametrize(
@@ -109,49 +109,49 @@ def runs(letters: str, packets: list[int], skips_leading: bool = False) -> list[
         # disposable pictures are fed only if wanted
         ("IPbbPbb", [4], [([0, 1, 4], True)]),
         ("IPbbPbb", [5, 2], [([0, 1, 2, 4, 5], True)]),
-        # the latest point, and no reset in front of a closed one
+        # from the latest point, without a reset before a closed one
         ("IPPIPP", [4], [([3, 4], True)]),
         ("IPPPIPP", [1, 5], [([0, 1], True), ([4, 5], False)]),
         ("IPPPiPP", [1, 5], [([0, 1], True), ([4, 5], True)]),
-        # runs that touch become one, and the point between them costs no reset
+        # ranges that touch are merged, and need no reset at the point between them
         ("IPPiPP", [2, 4], [([0, 1, 2, 3, 4], True)]),
-        # a wanted leading picture needs the stretch before its point of access
+        # a wanted leading picture needs the packets before its random access point
         ("IPbiLlP", [5], [([0, 1, 3, 4, 5], True)]),
         ("IPbiLlP", [6], [([3, 4, 6], True)]),
-        # it reaches back over runs that were complete
+        # it reaches back over ranges that were complete
         ("IPPIPPPil", [1, 3, 8], [([0, 1], True), ([3, 4, 5, 6, 7, 8], False)]),
         ("IPPiPPil", [1, 4, 7], [([0, 1], True), ([3, 4, 5, 6, 7], True)]),
         ("IPPilPil", [4, 7], [([0, 1, 2, 3, 4, 5, 6, 7], True)]),
-        # an altref frame is fed, though nobody sees it
+        # a hidden reference picture is fed
         ("IhPb", [2], [([0, 1, 2], True)]),
         # the second field of the last wanted picture, and of every other
         ("I2P2P2", [2], [([0, 1, 2, 3], True)]),
         ("I2P2P2i2P2", [4, 8], [([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], True)]),
     ],
 )
-def test_what_is_fed(letters: str, packets: list[int], expected: list[tuple[list[int], bool]]) -> None:
-    """Examples, in the letters of :class:`Stream`."""
-    assert runs(letters, packets) == expected
+def test_planned_ranges_of_examples(letters: str, packets: list[int], expected: list[tuple[list[int], bool]]) -> None:
+    """Streams are written in the letters of :class:`Stream`."""
+    assert planned(letters, packets) == expected
 
 
-def test_leading_pictures_of_the_start_are_left_out_where_the_decoder_skips_them_anyway() -> None:
-    """HEVC; those of later points are decodable and may be referred to."""
-    assert runs("IPiLLPiLP", [8], skips_leading=True) == [([6, 8], True)]
-    assert runs("IPiLLPiLP", [5, 7], skips_leading=True) == [([2, 5, 6, 7], True)]
-    assert runs("IPiLLPiLP", [5, 7], skips_leading=False) == [([2, 3, 4, 5, 6, 7], True)]
+def test_leading_pictures_of_the_first_random_access_point_are_not_fed_if_decoders_skip_them() -> None:
+    """As in HEVC. Those of later points are decodable and may be references."""
+    assert planned("IPiLLPiLP", [8], skips_leading=True) == [([6, 8], True)]
+    assert planned("IPiLLPiLP", [5, 7], skips_leading=True) == [([2, 5, 6, 7], True)]
+    assert planned("IPiLLPiLP", [5, 7], skips_leading=False) == [([2, 3, 4, 5, 6, 7], True)]
 
 
-def test_repeats_and_order_of_a_request_are_in_the_rows() -> None:
-    """Each packet is fed once, whatever the request looks like."""
+def test_targets_keep_the_order_and_repeats_of_the_wanted_frames() -> None:
+    """Each packet is fed once."""
     stream = Stream("IPPP")
     index = stream.index()
     frames = [3, 0, 3, 1, 3]
-    (run,) = make_plan(index, np.array(frames)).ranges
-    assert run.targets[int(index.display_order[3])] == (0, 2, 4)
+    (range_,) = make_plan(index, np.array(frames)).ranges
+    assert range_.targets[int(index.display_order[3])] == (0, 2, 4)
     check(stream, index, make_plan(index, np.array(frames)), frames)
 
 
-def test_no_frames_make_no_runs() -> None:
-    """An empty request feeds nothing."""
+def test_a_plan_for_no_frames_has_no_ranges() -> None:
+    """No packet is fed."""
     plan = make_plan(Stream("IPP").index(), np.array([], np.int64))
     assert plan.ranges == () and plan.packets_fed == 0 and plan.packets_total == 3

@@ -29,7 +29,7 @@ from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.errors import OptionsError
 from telecine.frames import Layout
-from telecine.index.packet_index import PacketIndex
+from telecine.index.packet_index import PACKET_BYTES, PacketIndex
 from telecine.index.video_info import VideoInfo
 from telecine.limits import Limits
 from telecine.pixels.geometry import Geometry
@@ -47,8 +47,6 @@ _PICTURES_PER_SESSION = 20
 """Decoded pictures that a hardware decoder holds: at most 16 reference pictures, and a few in progress."""
 _SESSION_HOST_BYTES = 64 << 20
 """Host memory that a hardware decoder takes: a batch of packets."""
-_PACKET_BYTES = 1024
-"""Host memory that a packet of the index takes beside its data."""
 _PADDING = (64, 128)
 """Rows and columns that FFmpeg allocates around a picture at most."""
 _SAMPLES_PER_PIXEL = {
@@ -124,7 +122,7 @@ class DecodeRequest:
     def packet_bytes(self) -> int:
         """Bytes of the packets that the index holds in memory."""
         held = self.index.packets is not None
-        return int(self.index.size.sum()) + _PACKET_BYTES * self.index.num_packets if held else 0
+        return int(self.index.size.sum()) + PACKET_BYTES * self.index.num_packets if held else 0
 
     @property
     def picture_bytes(self) -> int:

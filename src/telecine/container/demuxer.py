@@ -1,7 +1,7 @@
-"""Opening the bytes of a source with FFmpeg's demuxers, safely, and reading the packets of its video stream.
+"""Opens a source with FFmpeg's demuxers, safely, and reads the packets of its video stream.
 
-FFmpeg is given bytes through a reader, never a path or a URL, and may use only the demuxers named here: probing by
-content would otherwise pick playlists, ``ffconcat`` or SDP, which open files and sockets named inside the input.
+FFmpeg reads bytes through callbacks and never gets a path or a URL. It may use only the demuxers listed here: probing
+by content could otherwise choose playlists, ``ffconcat`` or SDP, which open files and sockets named inside the input.
 """
 
 from __future__ import annotations
@@ -49,28 +49,27 @@ ALLOWED_FORMATS = (
     "apng",
     "mjpeg",
     "yuv4mpegpipe",
-    # sound only: opened so that the message can say what the file is
+    # audio only: opened so that the error message can name the streams
     "mp3",
     "aac",
     "wav",
     "flac",
 )
-"""FFmpeg's names of the demuxers that may open a source. None of them opens anything else."""
+"""FFmpeg's names of the demuxers that may open a source. None of them opens other files or sockets."""
 
 _OPTIONS = {
     "format_whitelist": ",".join(ALLOWED_FORMATS),
     "protocol_whitelist": "none",
-    # FFmpeg takes a time that begins anew, in joined transport streams, for one that ran over after 26 hours; the index
-    # goes on from the picture before in both cases
+    # in joined transport streams, FFmpeg takes a clock that restarts for one that wrapped around after 26 hours; the
+    # index handles both cases
     "correct_ts_overflow": "0",
 }
 _NO_PARSERS = {"fflags": "+noparse"}
 _NO_DECODERS = {"codec_whitelist": "none"}
-_FIRST_LOOK = {**_NO_PARSERS, **_NO_DECODERS, "probesize": "32"}
-"""For the names of the codecs alone: nothing is parsed and nothing decoded."""
-_NOT_VIDEO = ("attached_pic", "timed_thumbnails", "still_image")
+_CODEC_NAMES_ONLY = {**_NO_PARSERS, **_NO_DECODERS, "probesize": "32"}
+"""Options to learn only the names of the codecs: nothing is parsed or decoded."""
+_STILL_DISPOSITIONS = ("attached_pic", "timed_thumbnails", "still_image")
 _READ_BYTES = 1 << 16
-
 _MAX_INT = 2**31 - 1
 
 
@@ -80,16 +79,16 @@ def _coded_max_pixels(max_pixels: int) -> str:
 
 
 class Demuxer:
-    """The packets of a source's video stream. Not thread-safe: one per decode. A context manager.
+    """Reads the packets of a source's video stream. Not thread-safe: one per decode. A context manager.
 
     Args:
         source: the encoded video; it must outlive this object.
         deadline: checked while reading.
-        max_pixels: width times height of a picture that FFmpeg may decode to complete the facts of the header.
+        max_pixels: largest width times height of a picture that FFmpeg may decode to learn its format.
 
     Raises:
-        SourceError: the bytes are no media file that is read here.
-        NoVideoError: there is no video stream with a decoder.
+        SourceError: the bytes are not a media file of an allowed format.
+        NoVideoError: there is no video stream, or FFmpeg has no decoder for it.
     """
 
     container: InputContainer
@@ -101,26 +100,26 @@ class Demuxer:
         self._source = source
         self._deadline = deadline
         self.can_seek = True
-        """False once a seek has led to an unknown packet; then the file is read from its start instead."""
+        """False after a seek has led to an unknown packet; the file is then read from its start instead."""
         self._open()
 
     @property
     def size(self) -> int:
-        """Bytes of the source."""
+        """Number of bytes of the source."""
         return len(self._source.data)
 
     @property
     def extradata(self) -> bytes:
-        """Codec private data of the stream, as the file's own header has it; may be empty."""
+        """Extradata of the stream from the container's header; may be empty."""
         return bytes(self.stream.codec_context.extradata or b"")
 
     @property
     def format(self) -> str:
-        """FFmpeg's name of the container: "mpegts"."""
+        """FFmpeg's name of the container format, "mpegts" for example."""
         return str(self.container.format.name)
 
     def rewind(self) -> None:
-        """Stand at the start of the file: opened anew, since not every demuxer finds back to its start by seeking."""
+        """Move to the start of the file by opening it again, because some demuxers cannot seek to their start."""
         self.check_reading()
         self.close()
         self._open()
@@ -130,7 +129,7 @@ class Demuxer:
 
         self.container = self._open_container()
         try:
-            # PyAV has FFmpeg make up missing times, which mixes guesses with facts; the index makes its own and says so
+            # PyAV makes FFmpeg guess missing times; the index rebuilds them itself and reports it
             self.container.flags &= ~av.container.Flags.gen_pts.value  # type: ignore[operator]
             self.stream = self._choose(self.container)
         except BaseException:
@@ -140,23 +139,22 @@ class Demuxer:
             if other.index != self.stream.index:
                 other.discard = av.stream.Discard.all
         self.position = 0
-        """Ordinal of the packet that comes next; it is only counted, so a seek must set it."""
+        """Ordinal of the next packet. It is counted while reading; a seek must set it."""
 
     def _open_container(self) -> InputContainer:
-        with self._attempt(_FIRST_LOOK) as look:
-            codecs = {_canonical_name(stream) for stream in look.streams.video}
+        with self._open_with(_CODEC_NAMES_ONLY) as container:
+            codecs = {_canonical_name(stream) for stream in container.streams.video}
         options = {"max_pixels": _coded_max_pixels(self._max_pixels)}
         if "av1" in codecs:
-            # FFmpeg's AV1 parser takes 1500 bytes of memory for an OBU, which can be two bytes long: 2 MB of those
-            # would become 3 GB before a packet is seen. All containers of AV1 keep its temporal units whole, so none
-            # needs it.
+            # FFmpeg's AV1 parser allocates 1500 bytes for each OBU, which can be two bytes long: 2 MB of those would
+            # take 3 GB before the first packet. Containers of AV1 keep temporal units whole, so no parser is needed.
             options |= _NO_PARSERS
         elif codecs and codecs <= PICTURE_FORMAT_CODECS:
-            # it would decode a picture, on one thread, to learn what the packets' headers say
+            # FFmpeg would decode a picture, on one thread, to learn what the scanner reads from headers
             options |= _NO_DECODERS
-        return self._attempt(options)
+        return self._open_with(options)
 
-    def _attempt(self, options: dict[str, str], **more: Any) -> InputContainer:
+    def _open_with(self, options: dict[str, str], **more: Any) -> InputContainer:
         import av
 
         self._file = SourceFile(self._source.data, self._deadline)
@@ -167,18 +165,18 @@ class Demuxer:
         except (av.error.FFmpegError, UnicodeDecodeError) as error:
             self.check_reading()
             if isinstance(error, UnicodeDecodeError) and not more:
-                # a title in some old encoding; PyAV 19 never fails on it, and has not the option any more
-                return self._attempt(options, metadata_errors="replace")
+                # metadata in an old encoding; PyAV 19 does not fail on it, and no longer has the option
+                return self._open_with(options, metadata_errors="replace")
             raise _refusal(self._source, error) from None
         self.check_reading()
         return container
 
     def _choose(self, container: InputContainer) -> VideoStream:
-        """The stream a player would show: FFmpeg's best one, but never a picture that only decorates."""
-        videos = [s for s in container.streams.video if not _only_decorates(s)]
+        """Return the stream that a player would show: FFmpeg's best video stream that is not a still picture."""
+        videos = [stream for stream in container.streams.video if not _is_still(stream)]
         if not videos:
-            kinds = [f"{s.type} {_codec_name(s)}" for s in container.streams]
-            raise NoVideoError(f"{self.name}: no video stream (streams: {', '.join(kinds) or 'none'})")
+            streams = [f"{stream.type} {_codec_name(stream)}" for stream in container.streams]
+            raise NoVideoError(f"{self.name}: no video stream (streams: {', '.join(streams) or 'none'})")
         best: Any = container.streams.best("video")
         chosen = next((s for s in videos if best is not None and s.index == best.index), videos[0])
         if chosen.codec_context is None:
@@ -188,7 +186,7 @@ class Demuxer:
         return chosen
 
     def packets(self) -> Iterator[Packet[VideoStream]]:
-        """Yield the stream's packets in file order, from where the demuxer stands."""
+        """Yield the stream's packets in file order, from the current position."""
         import av
 
         packets = self.container.demux(self.stream)
@@ -196,7 +194,7 @@ class Demuxer:
             try:
                 packet = next(packets, None)
             except IndexError:
-                # PyAV ends with an empty packet for each stream, and knows nothing of streams that appeared meanwhile
+                # PyAV ends with an empty packet per stream, and fails if streams have appeared while reading
                 packet = None
             except av.error.FFmpegError:
                 self.check_reading()
@@ -258,10 +256,10 @@ class Demuxer:
         self.close()
 
 
-def _only_decorates(stream: VideoStream) -> bool:
+def _is_still(stream: VideoStream) -> bool:
     from av.stream import Disposition
 
-    return any(int(stream.disposition) & int(getattr(Disposition, name)) for name in _NOT_VIDEO)
+    return any(int(stream.disposition) & int(getattr(Disposition, name)) for name in _STILL_DISPOSITIONS)
 
 
 def _canonical_name(stream: Any) -> str | None:
@@ -275,7 +273,7 @@ def _codec_name(stream: Any) -> str:
 
 
 def _refusal(source: Source, error: Exception) -> SourceError:
-    # FFmpeg's log lines would say more, but they quote the input
+    # FFmpeg's log has more details, but it quotes the input
     detail = getattr(error, "strerror", None) or type(error).__name__
     if bytes(source.data[4:8]) == b"ftyp" and not has_movie(source.data):
         return SourceError(f"{source.name}: incomplete MP4 file: its index (moov) is missing, so the end was cut off")

@@ -35,12 +35,12 @@ from telecine.timeline import Timeline
 if TYPE_CHECKING:
     from av.packet import Packet
 
-__all__ = ["PacketIndex", "read_index"]
+__all__ = ["PACKET_BYTES", "PacketIndex", "read_index"]
 
 _KEEP_BYTES = 32 << 20
 """Packets are kept for the decode when all of them fit in this; a longer video is read a second time instead."""
 
-_PACKET_BYTES = 1024
+PACKET_BYTES = 1024
 """What a kept packet takes beside its data."""
 
 _baton = Baton()
@@ -198,7 +198,7 @@ class _Rows:
         self.corrupt.append(packet.is_corrupt)
         self.facts.append(facts)
         if self.packets is not None:
-            self.bytes += size + _PACKET_BYTES
+            self.bytes += size + PACKET_BYTES
             if self.bytes > _KEEP_BYTES:
                 self.packets = None
             else:

@@ -1,4 +1,4 @@
-"""Two decoders that share the runs of a request: when, with what result, and what becomes of the other if one fails."""
+"""Decoding ranges with two decoders in parallel: when it is done, the frames, and failures."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ from telecine.source.source import open_source
 SPREAD = [1, 14, 27, 40, 53]
 
 
-def shares_of(name: str, frames: list[int], threads: int = 4, forget: bool = False) -> tuple[int, int] | None:
+def thread_split_of(
+    name: str, frames: list[int], threads: int = 4, drop_packets: bool = False
+) -> tuple[int, int] | None:
     limits, deadline = Limits(), Deadline()
     with open_source(CLIPS[name].path(), limits, deadline) as source, Demuxer(source, deadline) as demuxer:
         index = read_index(demuxer, limits, deadline)
         plan = make_plan(index, np.array(frames, np.int64))
-        if forget:
+        if drop_packets:
             object.__setattr__(index, "packets", None)
         request: Any = SimpleNamespace(plan=plan, index=index, demuxer=demuxer)
         return split_threads(request, threads)
 
 
 @pytest.mark.parametrize("name", ["h264_keyint4.mp4", "h264_all_intra.mp4", "h264.mkv"])
-def test_runs_of_a_container_with_the_headers_in_front_are_shared(name: str) -> None:
-    assert shares_of(name, SPREAD) == (2, 2)
+def test_ranges_are_split_between_decoders_if_the_container_has_all_parameter_sets(name: str) -> None:
+    assert thread_split_of(name, SPREAD) == (2, 2)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,7 @@ def test_runs_of_a_container_with_the_headers_in_front_are_shared(name: str) -> 
         (4, [], None),
     ],
 )
-def test_the_longest_run_gets_threads_for_its_part_of_the_work(
+def test_the_decoder_of_the_longest_range_gets_threads_for_its_share_of_the_packets(
     threads: int, lengths: list[int], expected: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parallel_ranges, "_are_independent", lambda request: True)
@@ -70,77 +72,77 @@ def test_the_longest_run_gets_threads_for_its_part_of_the_work(
     assert split_threads(request, threads) == expected
 
 
-def test_they_are_not_where_packets_must_be_read_in_order() -> None:
-    assert shares_of("h264_keyint4.mp4", SPREAD, forget=True) is None
+def test_one_decoder_is_used_if_packets_must_be_read_from_the_file_in_order() -> None:
+    assert thread_split_of("h264_keyint4.mp4", SPREAD, drop_packets=True) is None
 
 
-def test_nor_where_there_is_one_run_or_none() -> None:
-    assert shares_of("h264_long_gop.mp4", SPREAD) is None
-    assert shares_of("h264_keyint4.mp4", [1]) is None
-    assert shares_of("h264_keyint4.mp4", []) is None
+def test_one_decoder_is_used_for_a_single_range() -> None:
+    assert thread_split_of("h264_long_gop.mp4", SPREAD) is None
+    assert thread_split_of("h264_keyint4.mp4", [1]) is None
+    assert thread_split_of("h264_keyint4.mp4", []) is None
 
 
 @pytest.mark.parametrize("name", ["h264.ts", "h264_raw.h264", "hevc.ts", "mpeg2.mp4"])
-def test_nor_where_headers_come_with_the_packets(name: str) -> None:
-    """A decoder that starts in the middle may lack what only an earlier packet brought."""
-    assert shares_of(name, SPREAD) is None
+def test_one_decoder_is_used_if_packets_carry_parameter_sets(name: str) -> None:
+    """A decoder that starts at a later range would lack those of earlier packets."""
+    assert thread_split_of(name, SPREAD) is None
 
 
 @pytest.mark.parametrize(
     "name", ["h264_keyint4.mp4", "h264_uneven_keys.mp4", "h264_open_gop.mp4", "hevc_open_gop.mp4", "vp9_layers.webm"]
 )
-def test_the_frames_are_the_same_as_of_one_decoder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_decoders_give_the_same_frames_as_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
-    def counted(runs: Any, *rest: Any) -> list[bool]:
-        calls.append(len(runs))
-        return decode_in_parallel(runs, *rest)
+    def counted(ranges: Any, *rest: Any) -> list[bool]:
+        calls.append(len(ranges))
+        return decode_in_parallel(ranges, *rest)
 
     monkeypatch.setattr(pyav, "decode_in_parallel", counted)
     wanted = [53, 1, 14, 14, 27, 40, 2]
-    shared = telecine.load(CLIPS[name].path(), indices=wanted, threads=4, errors="strict")
-    was_shared = list(calls)
+    parallel = telecine.load(CLIPS[name].path(), indices=wanted, threads=4, errors="strict")
+    was_parallel = list(calls)
     alone = telecine.load(CLIPS[name].path(), indices=wanted, threads=1, errors="strict")
-    assert calls == was_shared
-    assert np.array_equal(shared.data, alone.data)
+    assert calls == was_parallel
+    assert np.array_equal(parallel.data, alone.data)
     if name.startswith("h264_keyint4"):
-        assert was_shared == [len(set(wanted)) - 1]
+        assert was_parallel == [len(set(wanted)) - 1]
 
 
-def two_each(request: Any, threads: int) -> tuple[int, int] | None:
-    """Shares whatever has several runs, also where that is not done otherwise."""
+def split_always(request: Any, threads: int) -> tuple[int, int] | None:
+    """Split the threads of every request with several ranges, even if the ranges are not independent."""
     return (2, 2) if len(request.plan.ranges) > 1 else None
 
 
 @pytest.mark.parametrize(
     "name", ["noise_reference.mp4", "noise_disposable.mp4", "noise_key.mp4", "missing_reference.mp4"]
 )
-def test_damage_is_judged_as_with_one_decoder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that is not sound is done again, with all that is decoded together with it."""
-    monkeypatch.setattr(pyav, "split_threads", two_each)
+def test_two_decoders_lose_the_same_frames_of_damaged_video_as_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decode pass of a damaged range is decoded again by one decoder."""
+    monkeypatch.setattr(pyav, "split_threads", split_always)
     total = telecine.probe(CLIPS[name].path()).num_frames
     wanted = list(range(1, total, 5))
-    shared = telecine.load(CLIPS[name].path(), indices=wanted, threads=4)
+    parallel = telecine.load(CLIPS[name].path(), indices=wanted, threads=4)
     alone = telecine.load(CLIPS[name].path(), indices=wanted, threads=1)
-    assert shared.report.lost == alone.report.lost
-    assert np.array_equal(shared.data, alone.data)
+    assert parallel.report.lost == alone.report.lost
+    assert np.array_equal(parallel.data, alone.data)
 
 
-def test_size_changes_are_noted_whoever_meets_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pyav, "split_threads", two_each)
+def test_a_size_change_is_noted_if_only_the_second_decoder_has_seen_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyav, "split_threads", split_always)
     frames = telecine.load(CLIPS["size_change.ts"].path(), indices=[0, 59], threads=4)
     assert any("size changes" in note for note in frames.report.notes)
 
 
-def runs(count: int) -> list[DecodeRange]:
+def make_ranges(count: int) -> list[DecodeRange]:
     nothing = np.empty(0, np.int64)
     return [DecodeRange(nothing, nothing.astype(np.bool_), {number: ()}, True) for number in range(count)]
 
 
-def test_every_run_is_decoded_once_and_answered_for() -> None:
+def test_every_range_is_decoded_once_and_has_the_result_of_its_decoder() -> None:
     def decoder(seen: list[int]) -> Callable[[DecodeRange], bool]:
-        def decode(run: DecodeRange) -> bool:
-            (number,) = run.targets
+        def decode(range_: DecodeRange) -> bool:
+            (number,) = range_.targets
             seen.append(number)
             time.sleep(0.001)
             return number % 3 != 0
@@ -149,20 +151,20 @@ def test_every_run_is_decoded_once_and_answered_for() -> None:
 
     first: list[int] = []
     second: list[int] = []
-    answers = decode_in_parallel(runs(40), (decoder(first), decoder(second)), DecodeProgress(Deadline(), 0))
+    answers = decode_in_parallel(make_ranges(40), (decoder(first), decoder(second)), DecodeProgress(Deadline(), 0))
     assert answers == [number % 3 != 0 for number in range(40)]
     assert sorted(first + second) == list(range(40)) and first and second
 
 
-def test_the_first_decoder_begins_with_the_longest_run() -> None:
+def test_the_first_decoder_starts_with_the_longest_range() -> None:
     lengths = [3, 1, 9, 4]
     todo = [DecodeRange(np.arange(n), np.ones(n, np.bool_), {}, True) for n in lengths]
     seen: tuple[list[int], list[int]] = ([], [])
     both = threading.Barrier(2, timeout=10)
 
     def decoder(own: list[int]) -> Callable[[DecodeRange], bool]:
-        def decode(run: DecodeRange) -> bool:
-            own.append(len(run.packets))
+        def decode(range_: DecodeRange) -> bool:
+            own.append(len(range_.packets))
             if len(own) == 1:
                 both.wait()
             return True
@@ -174,15 +176,15 @@ def test_the_first_decoder_begins_with_the_longest_run() -> None:
 
 
 @pytest.mark.parametrize("fails", [0, 1])
-def test_if_one_fails_the_other_stops_and_the_error_is_the_first_one(fails: int) -> None:
+def test_a_failing_decoder_stops_the_other_and_its_error_is_raised(fails: int) -> None:
     progress = DecodeProgress(Deadline(), 100)
     began = threading.Event()
 
-    def failing(run: DecodeRange) -> bool:
+    def failing(range_: DecodeRange) -> bool:
         began.wait(10)
         raise DeadlineError("late")
 
-    def endless(run: DecodeRange) -> bool:
+    def endless(range_: DecodeRange) -> bool:
         began.set()
         while True:
             progress.step()
@@ -191,26 +193,26 @@ def test_if_one_fails_the_other_stops_and_the_error_is_the_first_one(fails: int)
     decoders = (failing, endless) if fails == 0 else (endless, failing)
     before = threading.active_count()
     with pytest.raises(DeadlineError, match="late"):
-        decode_in_parallel(runs(8), decoders, progress)
+        decode_in_parallel(make_ranges(8), decoders, progress)
     assert threading.active_count() == before
 
 
-def test_a_request_that_is_withdrawn_ends_in_both() -> None:
+def test_cancelling_the_request_stops_both_decoders() -> None:
     deadline = Deadline()
     progress = DecodeProgress(deadline, 100)
     both = threading.Barrier(2, timeout=10)
 
-    def decode(run: DecodeRange) -> bool:
+    def decode(range_: DecodeRange) -> bool:
         both.wait()
         deadline.cancel()
         while True:
             progress.step()
 
     with pytest.raises(Cancelled):
-        decode_in_parallel(runs(2), (decode, decode), progress)
+        decode_in_parallel(make_ranges(2), (decode, decode), progress)
 
 
-def test_whoever_watches_the_deadline_is_called_by_one_thread_at_a_time() -> None:
+def test_the_progress_callback_is_called_by_one_thread_at_a_time() -> None:
     inside: list[int] = []
     counted: list[int] = []
 
@@ -222,28 +224,28 @@ def test_whoever_watches_the_deadline_is_called_by_one_thread_at_a_time() -> Non
 
     progress = DecodeProgress(Deadline(on_progress=watch), 2000)
 
-    def decode(run: DecodeRange) -> bool:
+    def decode(range_: DecodeRange) -> bool:
         for _ in range(100):
             progress.step()
         return True
 
-    assert all(decode_in_parallel(runs(20), (decode, decode), progress))
+    assert all(decode_in_parallel(make_ranges(20), (decode, decode), progress))
     assert counted == list(range(2000))
 
 
-def test_where_no_thread_can_be_started_one_decoder_does_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_decoder_decodes_all_ranges_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    runs: Any = [SimpleNamespace(packets=range(count)) for count in (3, 9, 5)]
+    ranges: Any = [SimpleNamespace(packets=range(count)) for count in (3, 9, 5)]
     done: list[int] = []
 
-    def decode(run: Any) -> bool:
-        done.append(len(run.packets))
+    def decode(range_: Any) -> bool:
+        done.append(len(range_.packets))
         return True
 
-    assert decode_in_parallel(runs, (decode, decode), DecodeProgress(Deadline(), 17)) == [True] * 3
+    assert decode_in_parallel(ranges, (decode, decode), DecodeProgress(Deadline(), 17)) == [True] * 3
     assert done == [9, 5, 3]
 
 
@@ -261,7 +263,7 @@ def test_the_second_decoder_is_closed_in_its_own_thread_after_its_last_range() -
         return decode(range_)
 
     progress = DecodeProgress(Deadline(), 0)
-    decode_in_parallel(runs(20), (decode, decode_second), progress, lambda: closed.append(threading.get_ident()))
+    decode_in_parallel(make_ranges(20), (decode, decode_second), progress, lambda: closed.append(threading.get_ident()))
     assert closed == used[:1] and closed != [threading.get_ident()]
 
 
