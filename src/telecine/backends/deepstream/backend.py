@@ -15,15 +15,15 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
 from telecine.backends.cuda_output import parse_device_index
 from telecine.backends.deepstream.bitstream_builder import InputFile, build_files, split_ranges
+from telecine.backends.deepstream.worker_pool import POLL_SECONDS, WorkerPool, load_library
 from telecine.backends.remux.output_buffers import PinnedOutput, TorchOutput
 from telecine.bitstream.h273 import matrix_code
-from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable, DeadlineError, UnsupportedVideoError
 from telecine.plan.ranges import DecodeRange, find_undecodable_targets
 from telecine.validation import Option
@@ -43,7 +43,6 @@ _MAX_REFUSALS = 2
 """Failures at the first picture of a file, while no frame has come out of the video, after which it is unsupported."""
 _GRACE_SECONDS = 5.0
 """Time to answer that the library has after its own timeout."""
-_POLL_SECONDS = 0.05
 _INSTALL = (
     "pip install 'telecine[deepstream]'; it also needs GStreamer from the system (apt-get install python3-gi "
     "python3-gst-1.0 gstreamer1.0-plugins-base gstreamer1.0-plugins-good gstreamer1.0-plugins-bad gstreamer1.0-libav "
@@ -74,13 +73,13 @@ class DeepStreamBackend(Backend):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._workers: _WorkerPool | None = None
+        self._workers: WorkerPool | None = None
         self._has_warned = False
 
     def status(self) -> BackendStatus:
         """See :meth:`telecine.backends.Backend.status`."""
         try:
-            library = _library()
+            library = load_library()
             import torch
 
             if not torch.cuda.is_available():
@@ -102,19 +101,22 @@ class DeepStreamBackend(Backend):
 
     def decode(self, request: DecodeRequest) -> Decoded:
         """See :meth:`telecine.backends.Backend.decode`."""
-        _refuse_unsupported(request)
-        rows = _make_rows(request)
-        _FileDecoder(self._get_workers(request), request, rows).decode()
-        return rows.decoded()
+        import torch
 
-    def _get_workers(self, request: DecodeRequest) -> _WorkerPool:
+        _refuse_unsupported(request)
+        on_host = request.device == "cpu"
+        output = PinnedOutput(request) if on_host else TorchOutput(request, torch.device("cuda", 0))
+        _FileDecoder(self._get_workers(request), request, output).decode()
+        return output.decoded()
+
+    def _get_workers(self, request: DecodeRequest) -> WorkerPool:
         wanted = request.options["pool_size"]
         wanted = None if wanted is None else _clamp(wanted)
         with self._lock:
             if self._workers is None:
                 # without it the library copies surfaces that may not be complete
                 os.environ.setdefault("DS_SYNC_COPY", "1")
-                self._workers = _WorkerPool(wanted or _default_size())
+                self._workers = WorkerPool(wanted or _default_size())
             elif wanted not in (None, self._workers.size) and not self._has_warned:
                 self._has_warned = True
                 _log.warning("pool_size is %d; it stays %d, as the first request said", wanted, self._workers.size)
@@ -124,8 +126,8 @@ class DeepStreamBackend(Backend):
 class _FileDecoder:
     """Executes the plan of one request. Not thread-safe."""
 
-    def __init__(self, workers: _WorkerPool, request: DecodeRequest, rows: PinnedOutput | TorchOutput) -> None:
-        self._workers, self._request, self._rows = workers, request, rows
+    def __init__(self, workers: WorkerPool, request: DecodeRequest, output: PinnedOutput | TorchOutput) -> None:
+        self._workers, self._request, self._output = workers, request, output
         self._color_options = _color_options(request)
         self._num_refusals = 0
 
@@ -163,7 +165,7 @@ class _FileDecoder:
             return False
         position = {number: i for i, number in enumerate(found)}
         for number, rows in file.targets.items():
-            self._rows.write(rows, result.frames[position[number - missing]])
+            self._output.write(rows, result.frames[position[number - missing]])
         # once freed, the memory of these frames may go to another worker, which writes to it in a stream of its own
         torch.cuda.current_stream(torch.device("cuda", 0)).synchronize()
         return True
@@ -171,7 +173,7 @@ class _FileDecoder:
     def _count_refusal(self, result: Any) -> None:
         """Give up on a video that the hardware does not support: each attempt fails and costs a worker."""
         self._num_refusals += bool(result.error) and not result.n_total
-        if self._num_refusals >= _MAX_REFUSALS and not self._rows.kept.any():
+        if self._num_refusals >= _MAX_REFUSALS and not self._output.kept.any():
             raise UnsupportedVideoError(f"{self._request.source.name}: deepstream cannot decode it: {result.error}")
 
     def _call(self, file: InputFile, **targets: Any) -> Any:
@@ -195,7 +197,7 @@ class _FileDecoder:
         try:
             started = time.monotonic()
             threading.Thread(target=call, name="telecine-deepstream", daemon=True).start()
-            while not done.wait(_POLL_SECONDS):
+            while not done.wait(POLL_SECONDS):
                 waited = time.monotonic() - started
                 request.deadline.check("decoding")
                 if waited > limit + _GRACE_SECONDS:
@@ -211,90 +213,6 @@ class _FileDecoder:
         finally:
             self._workers.give_back(worker, reusable)
         return answer
-
-
-class _LibraryWorker:
-    """A pool of the library with a single worker, so that it is known which decoder a call gets."""
-
-    def __init__(self) -> None:
-        try:
-            self.pool = _library().DecodePool(num_workers=1)
-        except Exception as error:  # torch, CUDA and GStreamer have errors of their own
-            raise BackendUnavailable(f"deepstream cannot be started: {type(error).__name__}: {error}") from error
-        self.decoder_key = ""
-        """The ``decoder_key`` of the last file."""
-
-
-class _WorkerPool:
-    """At most ``size`` workers. Thread-safe. Creating a decoder takes a third of a second, so workers are kept."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._num_taken = 0
-        self._free: list[_LibraryWorker] = []  # in the order of their last use
-        self._changed = threading.Condition()
-        self._building = threading.Lock()
-
-    def build_in_turn(self, files: Iterator[InputFile], deadline: Deadline) -> Iterator[InputFile]:
-        """Yield files, each built by one request at a time.
-
-        The library runs Python code at every picture: the fewer threads compete for the interpreter, the faster it is.
-        """
-        while True:
-            while not self._building.acquire(timeout=_POLL_SECONDS):
-                deadline.check("waiting for others to read their packets")
-            try:
-                file = next(files, None)
-            finally:
-                self._building.release()
-            if file is None:
-                return
-            yield file
-
-    def take(self, decoder_key: str, deadline: Deadline) -> _LibraryWorker:
-        """Take a worker for one call: one with a matching decoder, else a new one, else the one idle for longest."""
-        while True:
-            deadline.check("waiting for a worker")
-            with self._changed:
-                if self._num_taken < self.size:
-                    worker = self._choose(decoder_key)
-                    self._num_taken += 1
-                    break
-                self._changed.wait(_POLL_SECONDS)
-        if worker is None:
-            try:
-                worker = _LibraryWorker()  # outside the lock, since it starts CUDA
-            except BaseException:
-                with self._changed:
-                    self._num_taken -= 1
-                    self._changed.notify()
-                raise
-        worker.decoder_key = decoder_key
-        return worker
-
-    def _choose(self, decoder_key: str) -> _LibraryWorker | None:
-        """Remove and return a free worker; None if a new one is to be created."""
-        match = next((i for i, worker in enumerate(self._free) if worker.decoder_key == decoder_key), None)
-        if match is None and self._num_taken + len(self._free) < self.size:
-            return None
-        return self._free.pop(match or 0)
-
-    def give_back(self, worker: _LibraryWorker, reusable: bool) -> None:
-        """End a call. A worker that is not reusable is shut down."""
-        with self._changed:
-            self._num_taken -= 1
-            if reusable:
-                self._free.append(worker)
-            self._changed.notify()
-        if not reusable:
-            # it waits for the worker, for seconds
-            threading.Thread(target=worker.pool.shutdown, name="telecine-deepstream-end", daemon=True).start()
-
-
-def _library() -> Any:
-    from nvidia import deepstream_videodecode
-
-    return deepstream_videodecode
 
 
 def _refuse_unsupported(request: DecodeRequest) -> None:
@@ -328,14 +246,6 @@ def _color_options(request: DecodeRequest) -> str:
     full = info.color_range == "pc" or info.pixel_format == "yuvj420p"
     names = ("colour_primaries", "transfer_characteristics", "matrix_coefficients")
     return ":".join([*(f"{name}={code}" for name in names), f"video_full_range_flag={int(full)}"])
-
-
-def _make_rows(request: DecodeRequest) -> PinnedOutput | TorchOutput:
-    if request.device == "cpu":
-        return PinnedOutput(request)
-    import torch
-
-    return TorchOutput(request, torch.device("cuda", 0))
 
 
 def _default_size() -> int:
