@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import SupportsFloat, Unpack
+from typing import Unpack
 
-from telecine.deadline import Deadline
+from telecine.deadline import Deadline, Timeout
 from telecine.frames import Frames
 from telecine.index.video_info import VideoInfo, look
 from telecine.limits import Limits
@@ -17,9 +17,7 @@ __all__ = ["load", "open", "probe"]
 
 
 @show_options
-def load(
-    source: SourceLike, *, timeout: SupportsFloat | Deadline | None = None, **options: Unpack[LoadOptions]
-) -> Frames:
+def load(source: SourceLike, *, timeout: Timeout = None, **options: Unpack[LoadOptions]) -> Frames:
     """Decode the frames asked for, and only the packets that they need.
 
     Without an option that chooses frames, all frames are returned. Numbers may be NumPy scalars.
@@ -64,9 +62,7 @@ def load(
     return run_request(Request.of(source, **options), Deadline.of(timeout))
 
 
-def probe(
-    source: SourceLike, *, limits: Limits | None = None, timeout: SupportsFloat | Deadline | None = None
-) -> VideoInfo:
+def probe(source: SourceLike, *, limits: Limits | None = None, timeout: Timeout = None) -> VideoInfo:
     """Read the facts of a video from its packets and headers, without decoding it.
 
     Args:
@@ -85,9 +81,7 @@ def probe(
         return look(opened, limits, deadline)
 
 
-def open(
-    source: SourceLike, *, timeout: SupportsFloat | Deadline | None = None, **options: Unpack[OpenOptions]
-) -> Video:
+def open(source: SourceLike, *, timeout: Timeout = None, **options: Unpack[OpenOptions]) -> Video:
     """Open a video and index its packets once, to answer many requests.
 
     Use it as a context manager: ``with telecine.open(path) as video: ...``. docs/video.md shows what it can do.

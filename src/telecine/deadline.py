@@ -10,10 +10,13 @@ from typing import SupportsFloat, TypeAlias
 from telecine.errors import Cancelled, DeadlineError, OptionsError
 from telecine.validation import real, shown
 
-__all__ = ["Deadline", "ProgressCallback"]
+__all__ = ["Deadline", "ProgressCallback", "Timeout"]
 
 ProgressCallback: TypeAlias = "Callable[[str, int, int], None]"
 """Called with the current step, the work done and the total work; both numbers are 0 if they are unknown."""
+
+Timeout: TypeAlias = "SupportsFloat | Deadline | None"
+"""Seconds from now on, a deadline that the caller can cancel and watch, or None for no timeout."""
 
 _MAX_SECONDS = 1e9
 """Longest timeout, 31 years: every wait function of the system accepts it."""
@@ -46,7 +49,7 @@ class Deadline:
         self._cancelled = threading.Event()
 
     @classmethod
-    def of(cls, timeout: SupportsFloat | Deadline | None) -> Deadline:
+    def of(cls, timeout: Timeout) -> Deadline:
         """Return ``timeout`` if it is a deadline already, else a new one that starts now."""
         return timeout if isinstance(timeout, Deadline) else cls(timeout)
 

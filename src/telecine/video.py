@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, SupportsFloat, SupportsIndex, Unpack, overload
+from typing import Any, SupportsIndex, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from telecine.backends.base import DecodeRequest
 from telecine.backends.registry import get_backend
 from telecine.container.demuxer import Demuxer
-from telecine.deadline import Deadline
+from telecine.deadline import Deadline, Timeout
 from telecine.errors import Cancelled, OptionsError, SourceError
 from telecine.frames import Frame, Frames
 from telecine.index.packet_index import PacketIndex
@@ -64,9 +64,7 @@ class Video:
     info: VideoInfo
     """Facts about the video."""
 
-    def __init__(
-        self, source: SourceLike, *, timeout: SupportsFloat | Deadline | None = None, **options: Unpack[OpenOptions]
-    ) -> None:
+    def __init__(self, source: SourceLike, *, timeout: Timeout = None, **options: Unpack[OpenOptions]) -> None:
         limits = Request.of(source, **options).limits
         self._options: OpenOptions = options
         self._timeout, self._max_pixels = timeout, limits.max_pixels
@@ -106,7 +104,7 @@ class Video:
         return f"Video({self._source.name}, {size}, {info.codec}{', closed' if self._closed else ''})"
 
     @show_options
-    def load(self, *, timeout: SupportsFloat | Deadline | None = None, **options: Unpack[LoadOptions]) -> Frames:
+    def load(self, *, timeout: Timeout = None, **options: Unpack[LoadOptions]) -> Frames:
         """Decode the frames asked for.
 
         Args:
@@ -133,7 +131,7 @@ class Video:
         self,
         *,
         chunk_frames: SupportsIndex = 64,
-        timeout: SupportsFloat | Deadline | None = None,
+        timeout: Timeout = None,
         **options: Unpack[LoadOptions],
     ) -> FrameChunks:
         """Return an iterator over the frames asked for, in chunks of bounded size.
@@ -229,7 +227,7 @@ class Video:
                 raise SourceError(f"{self._source.name}: the file was changed after it was opened; open it again")
 
     @contextmanager
-    def _lease(self, timeout: SupportsFloat | Deadline | None) -> Iterator[_Slot]:
+    def _lease(self, timeout: Timeout) -> Iterator[_Slot]:
         """Lend a demuxer that nobody else uses, and the kept packets if nobody else uses them."""
         deadline = self._deadline(timeout)
         with self._lock:
@@ -257,7 +255,7 @@ class Video:
                     self._close_if_unused()
                 self._lock.notify_all()
 
-    def _deadline(self, timeout: SupportsFloat | Deadline | None) -> Deadline:
+    def _deadline(self, timeout: Timeout) -> Deadline:
         return Deadline.of(self._timeout if timeout is None else timeout)
 
     def _close_if_unused(self) -> None:
@@ -273,9 +271,7 @@ class FrameChunks(Iterator[Frames]):
     Not for several threads at the same time: a second one waits.
     """
 
-    def __init__(
-        self, video: Video, request: Request, chunk_frames: int, timeout: SupportsFloat | Deadline | None
-    ) -> None:
+    def __init__(self, video: Video, request: Request, chunk_frames: int, timeout: Timeout) -> None:
         self._video, self._timeout = video, timeout
         self._lock = threading.RLock()
         self._slots: list[_Slot] = []
@@ -313,7 +309,7 @@ class FrameChunks(Iterator[Frames]):
 
 
 def _generate(
-    video: Video, request: Request, chunk_frames: int, timeout: SupportsFloat | Deadline | None, slots: list[_Slot]
+    video: Video, request: Request, chunk_frames: int, timeout: Timeout, slots: list[_Slot]
 ) -> Generator[Frames]:
     with video._lease(timeout) as slot:
         slots.append(slot)

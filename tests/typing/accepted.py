@@ -34,6 +34,17 @@ def options() -> None:
     telecine.load(path, **of_another_package)
 
 
+def video() -> None:
+    with telecine.open(path, device="cuda", errors="strict", timeout=30) as video:
+        assert_type(video, telecine.Video)
+        assert_type(video[0], telecine.Frame)
+        assert_type(video[10:200:5], telecine.Frames)
+        assert_type(video.load(num_frames=8, pad="repeat"), telecine.Frames)
+        for chunk in video.iterate(fps=1, size=360, chunk_frames=64):
+            assert_type(chunk, telecine.Frames)
+        assert_type([frame.timestamp for frame in video], list[float])
+
+
 def frames() -> None:
     frames = telecine.load(path)
     assert_type(frames, telecine.Frames)
@@ -51,6 +62,7 @@ def frames() -> None:
 
 
 def engine() -> None:
+    assert_type([status.usable for status in telecine.list_backends()], list[bool])
     nvdec.warm_up(["h264"], [(1080, 1920)])
     assert_type(nvdec.stats(), dict[str, int])
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from telecine.deadline import Deadline
+from telecine.deadline import Timeout
 from telecine.errors import OptionsError, TelecineError
 from telecine.frames import Frames
 from telecine.index.packet_index import PacketIndex
@@ -53,7 +53,7 @@ class RuledRequest(Request):
         return select(Sampling(indices=np.asarray(chosen, np.int64)), index.timeline), size
 
 
-def ask(pool: Pool, rule: Rule, source: Any, *, timeout: float | Deadline | None = None, **options: Any) -> Frames:
+def ask(pool: Pool, rule: Rule, source: Any, *, timeout: Timeout = None, **options: Any) -> Frames:
     """Have a pool perform a ruled request, and wait.
 
     An error that the rule raises arrives as it was raised: engines tell bad input from faults by their own classes.

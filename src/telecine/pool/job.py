@@ -10,11 +10,11 @@ import traceback
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import Any, SupportsFloat
+from typing import Any
 
 from telecine.backends.base import Backend, DecodeRequest
 from telecine.backends.registry import BUILT_IN, backend_names, get_backend
-from telecine.deadline import Deadline
+from telecine.deadline import Deadline, Timeout
 from telecine.errors import Cancelled, DeadlineError, OptionsError, OverloadedError, TelecineError
 from telecine.frames import Frames
 from telecine.limits import Limits
@@ -106,7 +106,7 @@ class Job(RequestHooks):
         make_request: Callable[[], Request],
         *,
         backend: object,
-        timeout: SupportsFloat | Deadline | None,
+        timeout: Timeout,
         caller: Hashable,
         cache_key: Hashable,
     ) -> None:

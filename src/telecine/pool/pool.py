@@ -16,9 +16,9 @@ from concurrent.futures import wait
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Literal, SupportsFloat, SupportsIndex, TypeAlias, Unpack, overload
+from typing import Literal, SupportsIndex, Unpack, overload
 
-from telecine.deadline import Deadline
+from telecine.deadline import Timeout
 from telecine.errors import LimitError, OptionsError, OverloadedError, TelecineError
 from telecine.frames import Frames
 from telecine.metrics import METRICS
@@ -29,8 +29,6 @@ from telecine.pool.workers import PoolStatus, QueueFullError, Workers
 from telecine.request import LoadOptions, Request, SourceLike, show_options
 
 __all__ = ["Pool"]
-
-_Timeout: TypeAlias = "SupportsFloat | Deadline | None"
 
 _MAX_CALLBACK_SECONDS = 0.5
 """Seconds that closing waits for the callbacks of futures whose requests have ended."""
@@ -102,7 +100,7 @@ class Pool:
         source: SourceLike,
         *,
         caller: Hashable = None,
-        timeout: _Timeout = None,
+        timeout: Timeout = None,
         cache_key: Hashable = None,
         **options: Unpack[LoadOptions],
     ) -> PoolFuture:
@@ -131,7 +129,7 @@ class Pool:
         source: SourceLike,
         make_request: Callable[[], Request],
         backend: object,
-        timeout: _Timeout,
+        timeout: Timeout,
         caller: Hashable,
         cache_key: Hashable = None,
     ) -> PoolFuture:
@@ -162,7 +160,7 @@ class Pool:
         source: SourceLike,
         *,
         caller: Hashable = None,
-        timeout: _Timeout = None,
+        timeout: Timeout = None,
         cache_key: Hashable = None,
         **options: Unpack[LoadOptions],
     ) -> Frames:
@@ -170,7 +168,7 @@ class Pool:
         make_request = partial(Request.of, source, **options)
         return _wait(self._submit(source, make_request, options.get("backend"), timeout, caller, cache_key))
 
-    def run_request(self, request: Request, *, caller: Hashable = None, timeout: _Timeout = None) -> Frames:
+    def run_request(self, request: Request, *, caller: Hashable = None, timeout: Timeout = None) -> Frames:
         """Run a request that the caller has made. Errors as for :func:`telecine.load`."""
         return _wait(self._submit(request.source, lambda: request, request.backend, timeout, caller))
 
@@ -180,7 +178,7 @@ class Pool:
         source: SourceLike,
         *,
         caller: Hashable = None,
-        timeout: _Timeout = None,
+        timeout: Timeout = None,
         cache_key: Hashable = None,
         **options: Unpack[LoadOptions],
     ) -> Frames:
@@ -202,7 +200,7 @@ class Pool:
         ahead: SupportsIndex | None = None,
         return_errors: Literal[False] = False,
         caller: Hashable = None,
-        timeout: _Timeout = None,
+        timeout: Timeout = None,
         **options: Unpack[LoadOptions],
     ) -> Iterator[Frames]: ...
 
@@ -214,7 +212,7 @@ class Pool:
         ahead: SupportsIndex | None = None,
         return_errors: bool,
         caller: Hashable = None,
-        timeout: _Timeout = None,
+        timeout: Timeout = None,
         **options: Unpack[LoadOptions],
     ) -> Iterator[Frames | TelecineError]: ...
 
@@ -226,7 +224,7 @@ class Pool:
         ahead: SupportsIndex | None = None,
         return_errors: bool = False,
         caller: Hashable = None,
-        timeout: _Timeout = None,
+        timeout: Timeout = None,
         **options: Unpack[LoadOptions],
     ) -> Iterator[Frames | TelecineError]:
         """Yield the frames of many sources, in order.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from telecine.deadline import Deadline
+from telecine.deadline import Deadline, Timeout
 from telecine.errors import (
     Cancelled,
     DeadlineError,
@@ -36,7 +36,7 @@ class Unequal(AssertionError):
     """Something came out that is not what is known."""
 
 
-def _load(source: Any, *, timeout: float | Deadline | None = None, **options: Any) -> Frames:
+def _load(source: Any, *, timeout: Timeout = None, **options: Any) -> Frames:
     """Load frames as :func:`telecine.load` does."""
     return run_request(Request.of(source, **options), Deadline.of(timeout))
 
