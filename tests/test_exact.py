@@ -9,7 +9,7 @@ import pytest
 
 import telecine
 from support.clips import CLIPS, Clip, read_number
-from telecine.index import packet_index as index_module
+from telecine.index import packet_scan
 from telecine.plan import packet_reader as reader_module
 
 DECODABLE = [clip for clip in CLIPS.values() if clip.num_frames and "part" not in clip.tags]
@@ -96,7 +96,7 @@ def test_no_frame_of_a_damaged_clip_is_wrong(clip: Clip, threads: int) -> None:
 def test_packets_read_a_second_time_give_the_same_frames(clip: Clip, monkeypatch: pytest.MonkeyPatch) -> None:
     """A video too long for its packets to be kept is read again, by seeking where that is certain."""
     whole = telecine.load(clip.path())
-    monkeypatch.setattr(index_module, "_KEEP_BYTES", 0)
+    monkeypatch.setattr(packet_scan, "_MAX_KEPT_BYTES", 0)
     monkeypatch.setattr(reader_module, "_MAX_PACKETS_READ_OVER", 2)
     last = clip.num_frames - 1
     wanted = sorted({0, last // 3, last // 2, last - 1 if last else 0, last})

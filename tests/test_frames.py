@@ -16,7 +16,7 @@ from PIL import Image
 
 import telecine
 from support.clips import CLIPS
-from telecine.container.timestamps import is_variable
+from telecine.container.timestamps import has_variable_rate
 from telecine.frames import Frame, Frames, Layout, Report
 from telecine.index.video_info import VideoInfo
 from telecine.timeline import Timeline
@@ -32,7 +32,7 @@ def frames(
         width=6, height=4, rotation=0, mirrored=False, codec="h264", pixel_format="yuv420p", bit_depth=8,
         color_space="unknown", color_range="unknown", color_primaries=2, color_trc=2, interlaced=False,
         sample_aspect_ratio=Fraction(1), num_frames=len(ticks), average_fps=timeline.average_fps,
-        duration=timeline.duration, start_time=0.0, variable_frame_rate=is_variable(times), stream_index=0,
+        duration=timeline.duration, start_time=0.0, variable_frame_rate=has_variable_rate(times), stream_index=0,
         container="mov",
     )  # fmt: skip
     wanted = np.array(indices, np.int64)
@@ -225,7 +225,7 @@ def test_metadata_of_a_variable_rate_is_a_virtual_constant_timeline() -> None:
 def test_processors_compute_the_true_time_of_every_frame_from_the_metadata(
     steps: list[int], base: Fraction, data: st.DataObject
 ) -> None:
-    """Within half a millisecond for a variable rate, and within what is_variable calls jitter for a constant one."""
+    """Within half a millisecond for a variable rate, and within the jitter limit for a constant one."""
     ticks = np.concatenate([[0], np.cumsum(steps)]).tolist()
     indices = data.draw(st.lists(st.integers(0, len(ticks) - 1), min_size=1, max_size=8))
     made = frames(ticks, indices, base)

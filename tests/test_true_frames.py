@@ -13,7 +13,7 @@ import pytest
 import telecine
 from support.clips import read_number, reference
 from support.true_frames_clips import DAMAGES, clip, damaged
-from telecine.index import packet_index as index_module
+from telecine.index import packet_scan
 from telecine.plan import packet_reader as reader_module
 
 _SHORT, _LONG = range(24), range(48)
@@ -24,7 +24,7 @@ _AVI_CODECS = ["flv1", "wmv1", "wmv2", "msmpeg4v2", "msmpeg4v3"]
 @pytest.fixture
 def read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """No packet is kept, as of a long video: those that are wanted are read a second time, by seeking."""
-    monkeypatch.setattr(index_module, "_KEEP_BYTES", 0)
+    monkeypatch.setattr(packet_scan, "_MAX_KEPT_BYTES", 0)
     monkeypatch.setattr(reader_module, "_MAX_PACKETS_READ_OVER", 2)
 
 

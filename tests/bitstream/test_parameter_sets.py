@@ -204,7 +204,7 @@ def test_a_file_that_is_read_again_brings_its_headers_again(
 ) -> None:
     """Behind a seek some demuxers leave them out."""
     data, known = video
-    monkeypatch.setattr("telecine.index.packet_index._KEEP_BYTES", 0)
+    monkeypatch.setattr("telecine.index.packet_scan._MAX_KEPT_BYTES", 0)
     monkeypatch.setattr("telecine.plan.packet_reader._MAX_PACKETS_READ_OVER", 4)
     for wanted in WANTED:
         assert np.array_equal(telecine.load(data, indices=wanted).data, known[wanted])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from telecine.container.timestamps import NO_TIME, is_variable, rebuild, usable
+from telecine.container.timestamps import NO_TIME, are_usable_timestamps, has_variable_rate, rebuild_timestamps
 
 
 def ticks(*values: int | None) -> np.ndarray:
@@ -34,42 +34,60 @@ def test_times_are_usable_if_all_are_there_and_make_an_order_that_a_decoder_can_
     pts: np.ndarray, expected: bool
 ) -> None:
     """None missing, none twice, and none so early that too many pictures would wait for it."""
-    assert usable(pts) is expected
+    assert are_usable_timestamps(pts) is expected
 
 
 def test_missing_times_follow_their_neighbours_at_the_spacing_of_decoding_times() -> None:
     """Also ahead of the first known one."""
     dts = ticks(0, 10, 20, 30, 40, 50)
-    assert rebuild(ticks(None, 120, None, None, 150, None), dts, None, 3).tolist() == [110, 120, 130, 140, 150, 160]
+    assert rebuild_timestamps(ticks(None, 120, None, None, 150, None), dts, None, 3).tolist() == [
+        110,
+        120,
+        130,
+        140,
+        150,
+        160,
+    ]
 
 
 def test_without_any_time_frames_are_a_step_apart_in_the_order_of_the_bitstream() -> None:
     """I P B B in decoding order is I B B P to the viewer."""
-    assert rebuild(ticks(*[None] * 4), ticks(*[None] * 4), ticks(0, 3, 1, 2), 40).tolist() == [0, 120, 40, 80]
+    assert rebuild_timestamps(ticks(*[None] * 4), ticks(*[None] * 4), ticks(0, 3, 1, 2), 40).tolist() == [
+        0,
+        120,
+        40,
+        80,
+    ]
 
 
 def test_the_order_of_the_bitstream_outweighs_times_that_contradict_it() -> None:
     """No two come out the same, and a frame later in order is later in time."""
-    times = rebuild(ticks(0, 10, 10, 5), ticks(*[None] * 4), ticks(0, 1, 2, 3), 10)
+    times = rebuild_timestamps(ticks(0, 10, 10, 5), ticks(*[None] * 4), ticks(0, 1, 2, 3), 10)
     assert (np.diff(times) > 0).all()
 
 
 def test_equal_times_are_told_apart_by_one_tick() -> None:
     """So that the order is kept and no label is far from the container's."""
-    assert rebuild(ticks(0, 0, 20, 20, 40), ticks(*[None] * 5), np.arange(5), 10).tolist() == [0, 1, 20, 21, 40]
+    assert rebuild_timestamps(ticks(0, 0, 20, 20, 40), ticks(*[None] * 5), np.arange(5), 10).tolist() == [
+        0,
+        1,
+        20,
+        21,
+        40,
+    ]
 
 
 def test_time_that_jumps_back_goes_on() -> None:
     """Two recordings in one file: the second follows the first at one step, and keeps its own spacing."""
     first, second = ticks(100, 110, 120), ticks(0, 10, 25)
-    times = rebuild(np.concatenate([first, second]), ticks(*[None] * 6), np.arange(6), 10)
+    times = rebuild_timestamps(np.concatenate([first, second]), ticks(*[None] * 6), np.arange(6), 10)
     assert times.tolist() == [100, 110, 120, 130, 140, 155]
 
 
 def test_a_time_that_sticks_out_is_replaced_and_moves_no_other() -> None:
     """Whether far too late or far too early."""
     for wrong in (10**12, -(10**12)):
-        times = rebuild(ticks(0, 10, wrong, 30, 40, 40), ticks(*[None] * 6), np.arange(6), 10)
+        times = rebuild_timestamps(ticks(0, 10, wrong, 30, 40, 40), ticks(*[None] * 6), np.arange(6), 10)
         assert times.tolist() == [0, 10, 20, 30, 40, 41]
 
 
@@ -83,14 +101,14 @@ def test_rebuilt_times_always_increase_in_output_order(data: st.DataObject, coun
     pts = np.array(data.draw(st.lists(_TICK, min_size=count, max_size=count)), np.int64)
     dts = np.array(data.draw(st.lists(_TICK, min_size=count, max_size=count)), np.int64)
     places = np.array(data.draw(st.permutations(range(count))), np.int64)
-    times = rebuild(pts, dts, places, step)
+    times = rebuild_timestamps(pts, dts, places, step)
     assert (np.diff(times[np.argsort(places)]) > 0).all()
     regular = 7 + places * step
-    assert np.array_equal(rebuild(regular, dts, places, step), regular)
+    assert np.array_equal(rebuild_timestamps(regular, dts, places, step), regular)
     known = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
     even = np.where(known, regular, NO_TIME)
     if any(known):
-        assert np.array_equal(rebuild(even, np.full(count, NO_TIME), places, step), regular)
+        assert np.array_equal(rebuild_timestamps(even, np.full(count, NO_TIME), places, step), regular)
 
 
 @pytest.mark.parametrize("rate", [24, 25, 30, 50, 60, 30000 / 1001, 24000 / 1001])
@@ -100,24 +118,24 @@ def test_a_constant_rate_is_not_variable_whatever_its_times_are_rounded_to(
     rate: float, base: int, rounding: np.ufunc
 ) -> None:
     """NTSC rates in milliseconds are the usual case."""
-    assert not is_variable(rounding(np.arange(2000) * base / rate + 1e-9).astype(np.int64))
+    assert not has_variable_rate(rounding(np.arange(2000) * base / rate + 1e-9).astype(np.int64))
 
 
 @pytest.mark.parametrize("interval", [1, 33, 512, 3003])
 def test_a_frame_left_out_in_the_middle_makes_the_rate_variable(interval: int) -> None:
     """Also where a tick is a frame, as in AVI files."""
-    assert is_variable(np.delete(np.arange(101), 50) * interval)
-    assert not is_variable(np.arange(100) * interval)
+    assert has_variable_rate(np.delete(np.arange(101), 50) * interval)
+    assert not has_variable_rate(np.arange(100) * interval)
 
 
 def test_jitter_below_a_twentieth_of_the_spacing_is_not_variable() -> None:
     """No label shows it; a tenth is seen."""
     even = np.arange(100) * 1000
-    assert not is_variable(even + np.arange(100) % 2 * 40)
-    assert is_variable(even + np.arange(100) % 2 * 100)
+    assert not has_variable_rate(even + np.arange(100) % 2 * 40)
+    assert has_variable_rate(even + np.arange(100) % 2 * 100)
 
 
 def test_one_or_two_frames_have_no_variable_rate() -> None:
     """There is nothing to compare."""
-    assert not is_variable(ticks(0))
-    assert not is_variable(ticks(0, 17))
+    assert not has_variable_rate(ticks(0))
+    assert not has_variable_rate(ticks(0, 17))

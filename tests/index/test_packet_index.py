@@ -22,7 +22,7 @@ from telecine.bitstream import RandomAccess
 from telecine.container.demuxer import Demuxer
 from telecine.container.timestamps import NO_TIME
 from telecine.deadline import Deadline
-from telecine.index import packet_index as index_module
+from telecine.index import packet_scan
 from telecine.index.packet_index import PacketIndex, read_index
 from telecine.limits import Limits
 from telecine.source.source import open_source
@@ -166,7 +166,7 @@ def test_packets_are_kept_if_they_are_few(clip: Clip, monkeypatch: pytest.Monkey
     """And are the same index if not."""
     kept = index_of(clip.path())
     assert kept.packets is not None and len(kept.packets) == kept.num_packets
-    monkeypatch.setattr(index_module, "_KEEP_BYTES", int(kept.size.sum()) // 2)
+    monkeypatch.setattr(packet_scan, "_MAX_KEPT_BYTES", int(kept.size.sum()) // 2)
     again = index_of(clip.path())
     assert again.packets is None
     for column in ("pts", "dts", "size", "random_access", "disposable", "display_order"):
@@ -177,7 +177,7 @@ def test_times_that_need_a_second_pass_are_found_without_kept_packets(monkeypatc
     """The file is read again from its start."""
     clip = CLIPS["h264_raw.h264"]
     kept = index_of(clip.path())
-    monkeypatch.setattr(index_module, "_KEEP_BYTES", 0)
+    monkeypatch.setattr(packet_scan, "_MAX_KEPT_BYTES", 0)
     again = index_of(clip.path())
     assert again.packets is None and again.synthetic_times
     assert np.array_equal(kept.display_order, again.display_order)
@@ -241,19 +241,19 @@ def test_importing_the_index_brings_in_no_decoder_library() -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=60)
 
 
-def test_a_fork_while_another_thread_reads_leaves_the_baton_free() -> None:
-    """That thread is not there in the child, to give it back; and it may have been changing the line."""
+def test_fork_while_another_thread_holds_the_scan_lock_leaves_it_free_in_the_child() -> None:
+    """The owner does not exist in the child, and it may have been changing the queue."""
     code = """
         import os, sys, threading, time
-        from telecine.index import packet_index as index
+        from telecine.index.scan_lock import SCAN_LOCK
         from telecine.deadline import Deadline
-        other = threading.Thread(target=lambda: (index._baton.lock.acquire(), time.sleep(60)), daemon=True)
+        other = threading.Thread(target=lambda: (SCAN_LOCK.mutex.acquire(), time.sleep(60)), daemon=True)
         other.start()
-        while index._baton.lock.acquire(blocking=False):
-            index._baton.lock.release()
+        while SCAN_LOCK.mutex.acquire(blocking=False):
+            SCAN_LOCK.mutex.release()
         child = os.fork()
         if child == 0:
-            with index._baton.held(Deadline(), "waiting"):
+            with SCAN_LOCK.acquire(Deadline(), "waiting"):
                 os._exit(0)
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     """

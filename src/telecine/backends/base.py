@@ -29,7 +29,8 @@ from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.errors import OptionsError
 from telecine.frames import Layout
-from telecine.index.packet_index import PACKET_BYTES, PacketIndex
+from telecine.index.packet_index import PacketIndex
+from telecine.index.packet_scan import PACKET_BYTES
 from telecine.index.video_info import VideoInfo
 from telecine.limits import Limits
 from telecine.pixels.geometry import Geometry

@@ -1,138 +1,150 @@
-"""Presentation times of frames from the times of packets, also where those are missing or nonsense."""
+"""Repair of packet timestamps: 33-bit wrap, missing or contradictory presentation times, variable frame rate."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["NO_TIME", "OVERFLOW", "follows_points", "is_variable", "rebuild", "unwrapped", "usable"]
+__all__ = [
+    "MPEG_CLOCK_TICKS",
+    "NO_TIME",
+    "are_usable_timestamps",
+    "has_variable_rate",
+    "rebuild_timestamps",
+    "respects_random_access",
+    "unwrap_timestamps",
+]
 
 NO_TIME = -(1 << 63)
 """A time that the container does not give: FFmpeg's AV_NOPTS_VALUE."""
-OVERFLOW = 1 << 33
-"""Ticks after which the 90 kHz clock of transport and program streams begins anew (ISO/IEC 13818-1, 2.4.3.7)."""
-_NEAR = 60 * 90_000
-"""Ticks between two packets at most, where one looks for an overflow."""
+MPEG_CLOCK_TICKS = 1 << 33
+"""Ticks after which the 90 kHz timestamps of transport and program streams wrap (ISO/IEC 13818-1, 2.4.3.7)."""
+_MAX_PACKET_GAP = 60 * 90_000
+"""Ticks between two packets at most for a backward jump to count as a wrap."""
+_MAX_REORDERED = 32
+"""Pictures decoded before and displayed after another one. A decoder keeps 16 at most (H.264, A.3.1)."""
 
 _Ticks = npt.NDArray[np.int64]
-_MOST_HELD_BACK = 32
-"""Pictures that are decoded ahead of a picture and shown behind it. A decoder keeps 16 at most (H.264, A.3.1)."""
 
 
-def unwrapped(pts: _Ticks, dts: _Ticks) -> tuple[_Ticks, _Ticks]:
-    """Let times of MPEG's containers go on where their clock ran over: where they go back by nearly all of its range.
+def unwrap_timestamps(pts: _Ticks, dts: _Ticks) -> tuple[_Ticks, _Ticks]:
+    """Unwrap 33-bit MPEG-TS/PS timestamps: add 2**33 after each backward jump of almost the full range.
 
     Args:
-        pts: ``int64 [P]`` in decoding order, with :data:`NO_TIME`.
-        dts: ``int64 [P]`` likewise.
+        pts: ``int64 [P]`` in decode order, with :data:`NO_TIME`.
+        dts: ``int64 [P]`` in the same form.
 
     Returns:
-        Both, as they would be with a longer clock.
+        pts and dts without wraps.
     """
     base = np.where(dts != NO_TIME, dts, pts)
     known = np.flatnonzero(base != NO_TIME)
     if len(known) < 2:
         return pts, dts
     jumps = np.diff(base[known])
-    forth, back = np.abs(jumps + OVERFLOW) < _NEAR, np.abs(jumps - OVERFLOW) < _NEAR
-    turns = np.zeros(len(base), np.int64)
-    turns[known[1:]] = np.cumsum(forth.astype(np.int64) - back)
-    turns = turns[np.maximum.accumulate(np.where(base != NO_TIME, np.arange(len(base)), 0))]
-    dts = np.where(dts != NO_TIME, dts + turns * OVERFLOW, NO_TIME)
-    # a pts belongs near its dts, and may be on the other side of an overflow
-    timed = (pts != NO_TIME) & (base != NO_TIME)
-    off = np.where(timed, base, 0) + turns * OVERFLOW - np.where(timed, pts, 0)
-    return np.where(timed, pts + np.rint(off / OVERFLOW).astype(np.int64) * OVERFLOW, NO_TIME), dts
+    forward, backward = (np.abs(jumps + sign * MPEG_CLOCK_TICKS) < _MAX_PACKET_GAP for sign in (1, -1))
+    wraps = np.zeros(len(base), np.int64)
+    wraps[known[1:]] = np.cumsum(forward.astype(np.int64) - backward)
+    wraps = wraps[np.maximum.accumulate(np.where(base != NO_TIME, np.arange(len(base)), 0))]
+    dts = np.where(dts != NO_TIME, dts + wraps * MPEG_CLOCK_TICKS, NO_TIME)
+    # a pts belongs near its dts, and may be on the other side of a wrap
+    has_both = (pts != NO_TIME) & (base != NO_TIME)
+    distance = np.where(has_both, base, 0) + wraps * MPEG_CLOCK_TICKS - np.where(has_both, pts, 0)
+    wraps = np.rint(distance / MPEG_CLOCK_TICKS).astype(np.int64)
+    return np.where(has_both, pts + wraps * MPEG_CLOCK_TICKS, NO_TIME), dts
 
 
-def follows_points(
-    pts: _Ticks, seen: npt.NDArray[np.bool_], opened: npt.NDArray[np.bool_], closed: npt.NDArray[np.bool_]
+def respects_random_access(
+    pts: _Ticks, shown: npt.NDArray[np.bool_], is_open: npt.NDArray[np.bool_], is_closed: npt.NDArray[np.bool_]
 ) -> bool:
-    """Whether what is decoded ahead of a random access point is shown ahead of it; not so where recordings were joined.
+    """Return True if pictures decoded before a random access point are displayed before it.
+
+    That fails where recordings were joined.
 
     Args:
-        pts: ``int64 [P]`` in decoding order; known of what is seen.
-        seen: ``bool [P]`` which packets bring a frame that a viewer sees.
-        opened: ``bool [P]`` where decoding can start, though some of what follows is shown ahead of the point.
-        closed: ``bool [P]`` where it can, and nothing is.
+        pts: ``int64 [P]`` in decode order; known for all shown packets.
+        shown: ``bool [P]`` True if the packet's frame is displayed.
+        is_open: ``bool [P]`` True at open random access points, whose leading pictures are displayed before them.
+        is_closed: ``bool [P]`` True at closed random access points.
     """
     before = np.full(len(pts), np.iinfo(np.int64).min)
-    before[1:] = np.maximum.accumulate(np.where(seen, pts, before))[:-1]
-    after = np.minimum.accumulate(np.where(seen, pts, np.iinfo(np.int64).max)[::-1])[::-1]
-    return not ((closed & (before >= after)) | (opened & seen & (before >= pts))).any()
+    before[1:] = np.maximum.accumulate(np.where(shown, pts, before))[:-1]
+    after = np.minimum.accumulate(np.where(shown, pts, np.iinfo(np.int64).max)[::-1])[::-1]
+    return not ((is_closed & (before >= after)) | (is_open & shown & (before >= pts))).any()
 
 
-def usable(pts: _Ticks) -> bool:
-    """Whether presentation times can be taken as they are: none is missing, no two are the same, and none is so early
-    that no decoder could have held back the pictures in between, as where recordings were joined.
+def are_usable_timestamps(pts: _Ticks) -> bool:
+    """Return True if presentation times are complete, distinct, and in an order that a decoder can output.
+
+    A picture that comes too many pictures early would need a larger picture buffer than any decoder has. That happens
+    where recordings were joined.
 
     Args:
-        pts: ``int64 [S]`` of the packets that bring a frame.
+        pts: ``int64 [S]`` of the shown packets, in decode order.
     """
     if (pts == NO_TIME).any() or len(np.unique(pts)) < len(pts):
         return False
     sequence = np.argsort(pts)
-    return bool((sequence - np.arange(len(pts)) <= _MOST_HELD_BACK).all())
+    return bool((sequence - np.arange(len(pts)) <= _MAX_REORDERED).all())
 
 
-def rebuild(pts: _Ticks, dts: _Ticks, places: _Ticks | None, step: int) -> _Ticks:
-    """Make presentation times where the container's cannot be used.
+def rebuild_timestamps(pts: _Ticks, dts: _Ticks, output_positions: _Ticks | None, step: int) -> _Ticks:
+    """Make presentation times if the container's cannot be used.
 
-    Order comes from the bitstream where it tells, else from what times there are. Each known time is kept if it agrees
-    with that order; a missing one follows its neighbours at the spacing of the decoding times. Where time jumps back,
-    what follows goes on one step after what was before.
+    The order is the bitstream's output order if known, else that of the known times. A known time that agrees with the
+    order is kept. A missing one follows its neighbours at the spacing of the decoding times. After a backward jump the
+    times continue one step after the last one.
 
     Args:
-        pts: ``int64 [S]`` in decoding order, with :data:`NO_TIME`.
-        dts: ``int64 [S]`` likewise.
-        places: ``int64 [S]`` the rank of each packet in output order, or None if the bitstream does not say.
-        step: ticks between frames where nothing else says.
+        pts: ``int64 [S]`` in decode order, with :data:`NO_TIME`.
+        dts: ``int64 [S]`` in the same form.
+        output_positions: ``int64 [S]`` position of each packet in output order; None if the bitstream does not tell.
+        step: ticks between frames if nothing else tells.
 
     Returns:
-        ``int64 [S]`` in decoding order, no two the same.
+        ``int64 [S]`` in decode order, all different.
     """
     count = len(pts)
-    known_dts = bool((dts != NO_TIME).all())
-    if places is None:
-        # a picture without a time is shown behind the one decoded before it
-        before = np.maximum.accumulate(np.where(pts != NO_TIME, np.arange(count), 0))
-        places = np.argsort(np.argsort(pts[before], kind="stable"), kind="stable")
-    sequence = np.argsort(places, kind="stable")
+    if output_positions is None:
+        # a picture without a time is displayed after the one decoded before it
+        latest_known = np.maximum.accumulate(np.where(pts != NO_TIME, np.arange(count), 0))
+        output_positions = np.argsort(np.argsort(pts[latest_known], kind="stable"), kind="stable")
+    sequence = np.argsort(output_positions, kind="stable")
     in_order = pts[sequence]
-    spacing = np.sort(dts) if known_dts and len(np.unique(dts)) == count else np.arange(count, dtype=np.int64) * step
-    known = _agreeing(in_order)
+    has_spacing = bool((dts != NO_TIME).all()) and len(np.unique(dts)) == count
+    times = np.sort(dts) if has_spacing else np.arange(count, dtype=np.int64) * step
+    known = _agree_with_neighbours(in_order)
     if known.any():
-        # the offset between spacing and true time, carried from the last known frame to the ones without a time
-        offset = np.where(known, in_order, 0) - spacing
+        # the offset between spacing and known time holds until the next known one
+        offset = np.where(known, in_order, 0) - times
         last_known = np.maximum.accumulate(np.where(known, np.arange(count), -1))
         last_known[last_known < 0] = int(np.argmax(known))
-        spacing = spacing + offset[last_known]
-        back = np.minimum(np.diff(spacing), 0)
-        spacing[1:] += np.cumsum(np.where(back <= -step, step - back, 0))
-    steps = np.arange(count, dtype=np.int64)
-    strictly = np.maximum.accumulate(spacing - steps) + steps
-    times = np.empty(count, np.int64)
-    times[sequence] = strictly
-    return times
+        times = times + offset[last_known]
+        backward = np.minimum(np.diff(times), 0)
+        times[1:] += np.cumsum(np.where(backward <= -step, step - backward, 0))
+    positions = np.arange(count, dtype=np.int64)
+    rebuilt = np.empty(count, np.int64)
+    rebuilt[sequence] = np.maximum.accumulate(times - positions) + positions  # strictly increasing
+    return rebuilt
 
 
-def _agreeing(in_order: _Ticks) -> npt.NDArray[np.bool_]:
-    """Which times are known and do not stick out from between neighbours that agree with each other."""
+def _agree_with_neighbours(in_order: _Ticks) -> npt.NDArray[np.bool_]:
+    """Return True for each time that is known and does not stick out from between two rising neighbours."""
     known: npt.NDArray[np.bool_] = in_order != NO_TIME
     times = in_order[known]
-    agreeing = np.ones(len(times), np.bool_)
-    before, at, after = times[:-2], times[1:-1], times[2:]
-    agreeing[1:-1] = (before >= after) | ((before <= at) & (at <= after))
-    known[known] = agreeing
+    agree = np.ones(len(times), np.bool_)
+    previous, current, following = times[:-2], times[1:-1], times[2:]
+    agree[1:-1] = (previous >= following) | ((previous <= current) & (current <= following))
+    known[known] = agree
     return known
 
 
-def is_variable(ticks: _Ticks) -> bool:
-    """Whether frames are unevenly spaced, beyond what rounding to ticks explains.
+def has_variable_rate(ticks: _Ticks) -> bool:
+    """Return True if frames are unevenly spaced, beyond rounding to ticks and small jitter.
 
-    A constant rate puts each frame on a straight line through the first and the last one, give or take a tick at either
-    end; 30000/1001 in milliseconds is not variable. Anything up to a twentieth of the spacing is jitter that no label
-    shows. Where a tick is about as long as a frame, one frame left out is already variable.
+    At a constant rate each frame lies on a straight line from the first frame to the last, give or take a tick at
+    either end; 30000/1001 fps in milliseconds is constant. Up to a twentieth of the spacing is jitter. If a tick is
+    about as long as a frame, one missing frame already makes the rate variable.
 
     Args:
         ticks: ``int64 [T]`` increasing.
@@ -140,5 +152,5 @@ def is_variable(ticks: _Ticks) -> bool:
     if len(ticks) < 3:
         return False
     interval = (int(ticks[-1]) - int(ticks[0])) / (len(ticks) - 1)
-    off = np.abs(ticks - ticks[0] - interval * np.arange(len(ticks)))
-    return bool(off.max() > max(min(2.0, 0.4 * interval), interval / 20))
+    deviation = np.abs(ticks - ticks[0] - interval * np.arange(len(ticks)))
+    return bool(deviation.max() > max(min(2.0, 0.4 * interval), interval / 20))

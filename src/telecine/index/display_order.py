@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.bitstream import Leading, RandomAccess
-from telecine.container.timestamps import NO_TIME, follows_points, rebuild, usable
+from telecine.container.timestamps import NO_TIME, are_usable_timestamps, rebuild_timestamps, respects_random_access
 
 __all__ = ["DisplayTimes", "PacketTimes", "display_positions", "display_times", "order_conflicts", "output_positions"]
 
@@ -42,8 +42,11 @@ class PacketTimes:
     @cached_property
     def has_plausible_pts(self) -> bool:
         """True if pts are complete, distinct, and consistent with the random access points."""
-        return usable(self.pts[self.shown]) and follows_points(
-            self.pts, self.shown, self.random_access == RandomAccess.OPEN, self.random_access == RandomAccess.CLOSED
+        return are_usable_timestamps(self.pts[self.shown]) and respects_random_access(
+            self.pts,
+            self.shown,
+            self.random_access == int(RandomAccess.OPEN),
+            self.random_access == int(RandomAccess.CLOSED),
         )
 
     @cached_property
@@ -89,7 +92,7 @@ def display_times(packets: PacketTimes, step: int) -> DisplayTimes:
     ticks = packets.pts.copy()
     if are_synthetic and shown.any():
         known = np.full_like(ticks, NO_TIME) if packets.has_wrong_pts else ticks
-        ticks[shown] = rebuild(known[shown], packets.dts[shown], packets.output_positions, step)
+        ticks[shown] = rebuild_timestamps(known[shown], packets.dts[shown], packets.output_positions, step)
     return DisplayTimes(ticks, _leading(packets, ticks), are_synthetic)
 
 

@@ -1,11 +1,13 @@
-"""Taking turns at work that lets go of the interpreter lock again and again.
+"""A fair lock that lets one thread at a time read packets.
 
-PyAV does so for each packet. A thread that finds the lock taken when it wants it back sleeps and is woken, and threads
-that read at once spend many times more on that than on reading. One after the other all are done sooner, even the last.
+PyAV releases the interpreter lock for each packet. A thread that wants it back while another holds it sleeps and is
+woken, so threads that read at once spend many times more on that than on reading. One after the other all are done
+sooner, even the last one.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -14,102 +16,113 @@ from contextlib import contextmanager, suppress
 
 from telecine.deadline import Deadline
 
-__all__ = ["Baton", "Hold"]
+__all__ = ["SCAN_LOCK", "ScanLock", "Ticket"]
 
-_LONG = 0.05
-"""Seconds after which a holder goes to the end of the line, if there is one: most indices take a tenth."""
-_STUCK = 0.05
-"""Seconds between two steps after which it is taken from its holder: a pool made it wait, or it is other threads than
-these that it waits for. Beside one that never lets go of the lock by itself, all are slow, and faster together."""
+_MAX_HOLD_SECONDS = 0.05
+"""Time after which the owner goes to the end of the queue if others wait: most indexes take a tenth of it."""
+_STALL_SECONDS = 0.05
+"""Time without progress after which the owner loses the lock. A pool has paused it, or other threads than these keep it
+from running: beside a thread that never releases the interpreter lock, all are slow, and faster together."""
 
 
-class Baton:
-    """Held by one thread at a time, and passed on in the order in which they asked. Thread-safe.
+class ScanLock:
+    """A lock with one owner at a time, granted in the order of the requests. Thread-safe.
 
-    Not a lock: a holder that is stuck loses it, and works on without. Nor does an interrupt that comes in between two
-    lines make anybody wait for ever.
+    It is no mutex: an owner that stalls loses the lock and works on without it. An interrupt between any two lines
+    makes no thread wait forever.
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # a signal handler may load a video itself
-        self.holder: Hold | None = None
-        self.line: deque[Hold] = deque()
-        """Who waits for it, first come first served."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget owner and queue: in the child of a fork, their threads do not exist."""
+        self.mutex = threading.RLock()  # reentrant, since a signal handler may load a video itself
+        self.owner: Ticket | None = None
+        self.waiting: deque[Ticket] = deque()
+        """Tickets of the threads that wait, first come first served."""
 
     @contextmanager
-    def held(self, deadline: Deadline, doing: str) -> Iterator[Hold]:
-        """Wait for it, and hold it until the block ends.
+    def acquire(self, deadline: Deadline, doing: str) -> Iterator[Ticket]:
+        """Wait for the lock, and own it until the block ends.
 
         Args:
             deadline: checked while waiting.
-            doing: what it is held for, for the message of the deadline.
+            doing: description of the wait, for the error message of the deadline.
 
         Raises:
-            DeadlineError: the time was used up while waiting.
-            Cancelled: the request was withdrawn meanwhile.
+            DeadlineError: the timeout passed while waiting.
+            Cancelled: the request was cancelled while waiting.
         """
-        hold = Hold(self, deadline, doing)
+        ticket = Ticket(self, deadline, doing)
         try:
-            hold.take()
-            yield hold
+            ticket.wait()
+            yield ticket
         finally:
-            hold.leave()
+            ticket.release()
+
+    def hand_over(self) -> None:
+        """Make the first waiting thread the owner. The caller holds the mutex."""
+        try:
+            first = self.waiting.popleft()
+        except IndexError:
+            self.owner = None
+            return
+        first.granted = first.last_progress = time.monotonic()
+        self.owner = first
+        with suppress(RuntimeError):  # it is awake already
+            first.wake.release()
 
 
-class Hold:
-    """A place in the line for a baton, from :meth:`Baton.held`. For one thread."""
+class Ticket:
+    """One thread's request for a :class:`ScanLock`, from :meth:`ScanLock.acquire`. Used by that thread only."""
 
-    def __init__(self, baton: Baton, deadline: Deadline, doing: str) -> None:
-        self._baton, self._deadline, self._doing = baton, deadline, doing
-        self._gate = threading.Lock()
-        self._since = self._stepped = 0.0
+    def __init__(self, lock: ScanLock, deadline: Deadline, doing: str) -> None:
+        self._lock, self._deadline, self._doing = lock, deadline, doing
+        self.wake = threading.Lock()
+        """Released when this ticket becomes the owner."""
+        self.granted = self.last_progress = 0.0
 
-    def take(self) -> None:
-        """Stand in line, and wait."""
-        baton = self._baton
-        self._gate.acquire(blocking=False)
-        with baton.lock:
-            baton.line.append(self)
+    def wait(self) -> None:
+        """Join the queue, and wait until this ticket is the owner."""
+        lock = self._lock
+        self.wake.acquire(blocking=False)
+        with lock.mutex:
+            lock.waiting.append(self)
         while True:
-            with baton.lock:
-                holder = baton.holder
-                if holder is None or time.monotonic() - holder._stepped > _STUCK:
-                    self._pass_on()
-                # looked at, not told: an interrupt may have come between taking a hold out of the line and telling it
-                if baton.holder is self or self not in baton.line:
+            with lock.mutex:
+                owner = lock.owner
+                if owner is None or time.monotonic() - owner.last_progress > _STALL_SECONDS:
+                    lock.hand_over()
+                # the state decides, not the wake-up: an interrupt may come after the queue changed and before it
+                if lock.owner is self or self not in lock.waiting:
                     return
-            if not self._gate.acquire(timeout=_STUCK):
+            if not self.wake.acquire(timeout=_STALL_SECONDS):
                 self._deadline.check(self._doing)
 
-    def step(self) -> None:
-        """Say that work goes on; give way to others if it has gone on for long."""
-        baton = self._baton
-        with baton.lock:
-            self._stepped = time.monotonic()
-            if baton.holder is not self or not baton.line or self._stepped - self._since <= _LONG:
+    def report_progress(self) -> None:
+        """Note that the work goes on, and let others go first if it has gone on for long."""
+        lock = self._lock
+        with lock.mutex:
+            self.last_progress = time.monotonic()
+            if lock.owner is not self or not lock.waiting or self.last_progress - self.granted <= _MAX_HOLD_SECONDS:
                 return
-            self._pass_on()
-        self.take()
+            lock.hand_over()
+        self.wait()
 
-    def leave(self) -> None:
-        """Give it back, or the place in line."""
-        baton = self._baton
-        with baton.lock:
-            if baton.holder is self:
-                self._pass_on()
+    def release(self) -> None:
+        """Hand the lock over, or leave the queue."""
+        lock = self._lock
+        with lock.mutex:
+            if lock.owner is self:
+                lock.hand_over()
             else:
                 with suppress(ValueError):
-                    baton.line.remove(self)
+                    lock.waiting.remove(self)
 
-    def _pass_on(self) -> None:
-        """Take it from whoever holds it. The lock is held."""
-        baton = self._baton
-        try:
-            first = baton.line.popleft()
-        except IndexError:
-            baton.holder = None
-            return
-        first._since = first._stepped = time.monotonic()
-        baton.holder = first
-        with suppress(RuntimeError):  # its gate is open already
-            first._gate.release()
+
+SCAN_LOCK = ScanLock()
+"""The lock of this process."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=SCAN_LOCK.reset)

@@ -10,7 +10,7 @@ from telecine.bitstream import PictureFormat
 from telecine.bitstream.h273 import MATRICES, RANGES, UNSPECIFIED, UNSPECIFIED_RANGE
 from telecine.container.demuxer import Demuxer
 from telecine.container.display_matrix import Orientation, iso_orientation, matroska_orientation
-from telecine.container.timestamps import NO_TIME, is_variable
+from telecine.container.timestamps import NO_TIME, has_variable_rate
 from telecine.deadline import Deadline
 from telecine.errors import LimitError, NoVideoError
 from telecine.index.packet_index import PacketIndex, read_index
@@ -110,7 +110,7 @@ def describe(source: Source, demuxer: Demuxer, index: PacketIndex, limits: Limit
         average_fps=index.timeline.average_fps,
         duration=index.timeline.duration,
         start_time=0.0 if index.synthetic_times or start == NO_TIME else float(int(start) * index.time_base),
-        variable_frame_rate=is_variable(index.timeline.ticks),
+        variable_frame_rate=has_variable_rate(index.timeline.ticks),
         stream_index=demuxer.stream.index,
         container=demuxer.format,
     )

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from telecine.bitstream.extradata import prepend_parameter_sets
 from telecine.container.demuxer import Demuxer
-from telecine.container.timestamps import NO_TIME, OVERFLOW
+from telecine.container.timestamps import MPEG_CLOCK_TICKS, NO_TIME
 from telecine.errors import SourceError, UnsupportedVideoError
 from telecine.index.packet_index import PacketIndex
 
@@ -126,7 +126,11 @@ class PacketReader:
     def _is_same(self, ordinal: int, packet: Packet[Any]) -> bool:
         known = self.index.pts[ordinal]
         # times of the index are unwrapped: they may differ by a multiple of the clock's range
-        same = known == NO_TIME if packet.pts is None else known != NO_TIME and (packet.pts - known) % OVERFLOW == 0
+        same = (
+            known == NO_TIME
+            if packet.pts is None
+            else known != NO_TIME and (packet.pts - known) % MPEG_CLOCK_TICKS == 0
+        )
         return bool(packet.size == self.index.size[ordinal] and same)
 
     def _find(self, packet: Packet[Any], target: int) -> int | None:

@@ -1,0 +1,192 @@
+"""The demux pass of the packet index: read each packet once and record its times, flags and header facts."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from telecine.bitstream import (
+    CONTAINER_DISPOSABLE_CODECS,
+    REORDERING_CODECS,
+    Leading,
+    PacketInfo,
+    PictureFormat,
+    RandomAccess,
+    UpdatableScanner,
+    scanner_for,
+)
+from telecine.container.demuxer import Demuxer
+from telecine.container.timestamps import NO_TIME, unwrap_timestamps
+from telecine.deadline import Deadline
+from telecine.errors import LimitError
+from telecine.index.display_order import PacketTimes, output_positions
+from telecine.index.scan_lock import SCAN_LOCK
+from telecine.limits import Limits
+
+if TYPE_CHECKING:
+    from av.packet import Packet
+
+__all__ = ["PACKET_BYTES", "PacketScan", "scan_packets"]
+
+_MAX_KEPT_BYTES = 32 << 20
+"""Packets are kept for the decode if all of them fit in this; a longer video is read a second time instead."""
+PACKET_BYTES = 1024
+"""Memory of a kept packet besides its data."""
+_MPEG_SYSTEMS = frozenset({"mpegts", "mpeg"})
+"""FFmpeg's names of the containers with 33-bit timestamps."""
+
+# Facts of packets without a scanner; two shared objects, since there may be very many packets.
+# In codecs with references the container's key frame flag proves nothing: only the first packet is independent.
+_INDEPENDENT = PacketInfo(random_access=RandomAccess.CLOSED, leading=Leading.DECODABLE)
+_DEPENDENT = PacketInfo(random_access=RandomAccess.NONE, leading=Leading.DECODABLE)
+
+
+class PacketScan:
+    """The packets read so far, in decode order: two hours of video are 200 000 of them.
+
+    Args:
+        codec: FFmpeg's name of the codec.
+        extradata: codec private data of the stream.
+        keep: True if the packets themselves are kept as long as they are small enough.
+    """
+
+    def __init__(self, codec: str, extradata: bytes, keep: bool) -> None:
+        self.codec = codec
+        self.pts, self.dts, self.duration, self.size = array("q"), array("q"), array("q"), array("q")
+        self.key, self.discard, self.disposable, self.corrupt = bytearray(), bytearray(), bytearray(), bytearray()
+        self.facts: list[PacketInfo] = []
+        """Header facts of each packet. Scanners return the same few objects, so that this is a list of references."""
+        self.has_reference_facts = True
+        """True if the header facts tell which packets are disposable."""
+        self.picture: PictureFormat | None = None
+        self.packets: list[Any] | None = [] if keep else None
+        self.extradata = extradata
+        self.new_extradata: dict[int, Any] = {}
+        self.palettes: dict[int, Any] = {}
+        self.damage: str | None = None
+        self._kept_bytes = 0
+
+    def add(self, packet: Packet[Any], facts: PacketInfo) -> None:
+        """Record the next packet."""
+        pts, dts, size = packet.pts, packet.dts, packet.size
+        self.pts.append(NO_TIME if pts is None else pts)
+        self.dts.append(NO_TIME if dts is None else dts)
+        self.duration.append(packet.duration or 0)
+        self.size.append(size)
+        self.key.append(packet.is_keyframe)
+        self.discard.append(packet.is_discard)
+        self.disposable.append(packet.is_disposable)
+        self.corrupt.append(packet.is_corrupt)
+        self.facts.append(facts)
+        if self.packets is not None:
+            self._kept_bytes += size + PACKET_BYTES
+            if self._kept_bytes > _MAX_KEPT_BYTES:
+                self.packets = None
+            else:
+                self.packets.append(packet)
+
+    def update_extradata(self, packet: Packet[Any]) -> bool:
+        """Record new extradata attached to the next packet. Returns True if it changes where decoding can start.
+
+        After a first change every one counts, even if the same extradata comes again: decoding can start there.
+        """
+        found = packet.get_sidedata("new_extradata")
+        if not self.new_extradata and bytes(found) == self.extradata:
+            return False
+        self.extradata = bytes(found)
+        self.new_extradata[len(self.pts)] = found
+        return True
+
+    def flags(self, name: str) -> npt.NDArray[np.bool_]:
+        """Return a header fact of all packets that is True or False."""
+        return np.fromiter(map(attrgetter(name), self.facts), np.bool_, len(self.facts))
+
+    def numbers(self, name: str) -> npt.NDArray[np.int8]:
+        """Return a header fact of all packets that is a small number."""
+        return np.fromiter(map(attrgetter(name), self.facts), np.int8, len(self.facts))
+
+    def times(self, container: str, with_order: bool) -> PacketTimes:
+        """Return times and output order of all packets.
+
+        Args:
+            container: FFmpeg's name of the format.
+            with_order: True if the scanner was asked for the output order.
+        """
+        pts, dts = np.array(self.pts), np.array(self.dts)
+        if container in _MPEG_SYSTEMS:
+            pts, dts = unwrap_timestamps(pts, dts)
+        shown = self.flags("shown") & ~np.frombuffer(bytes(self.discard), np.bool_)
+        positions: npt.NDArray[np.int64] | None = None
+        if self.codec not in REORDERING_CODECS:
+            positions = np.arange(np.count_nonzero(shown))
+        elif with_order:
+            positions = output_positions([self.facts[packet].display_order for packet in np.flatnonzero(shown)])
+        return PacketTimes(
+            pts=pts,
+            dts=dts,
+            shown=shown,
+            random_access=self.numbers("random_access").astype(np.uint8),
+            leading=self.numbers("leading"),
+            unreferenced=self.flags("disposable"),
+            pts_belong_to_others=any(facts.has_packed_b_frame for facts in self.facts),
+            output_positions=positions,
+        )
+
+
+def scan_packets(
+    demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: Deadline, with_order: bool
+) -> PacketScan:
+    """Read packets to the end and record what each is.
+
+    Args:
+        demuxer: the stream that the packets are from.
+        packets: its packets, from the first one on.
+        limits: ``max_packets`` is enforced.
+        deadline: checked while reading.
+        with_order: True if the scanner reads the output order, which takes longer.
+
+    Raises:
+        LimitError: there are more packets than allowed.
+    """
+    import av
+
+    context = demuxer.stream.codec_context
+    codec, extradata = context.codec.canonical_name, bytes(context.extradata or b"")
+    scanner = scanner_for(codec, extradata)
+    is_updatable = isinstance(scanner, UpdatableScanner)
+    intra_only = scanner is None and bool(context.codec.intra_only)
+    # packets of a larger source would not fit, except for its audio; filling memory in vain takes time
+    scan = PacketScan(codec, extradata, keep=demuxer.size <= _MAX_KEPT_BYTES)
+    scan.has_reference_facts = scanner is not None and codec not in CONTAINER_DISPOSABLE_CODECS
+    has_palette = context.pix_fmt == "pal8"
+    try:
+        with SCAN_LOCK.acquire(deadline, "waiting to read the packets") as ticket:
+            for packet in packets:
+                if len(scan.pts) >= limits.max_packets:
+                    raise LimitError(f"{demuxer.name}: more than {limits.max_packets} packets (limits.max_packets)")
+                if len(scan.pts) % 16 == 0:  # reading checks the deadline too, but kept packets are not read
+                    ticket.report_progress()
+                    deadline.check("reading the packets")
+                updated = packet.has_sidedata("new_extradata") and scan.update_extradata(packet)
+                if updated and isinstance(scanner, UpdatableScanner):
+                    scanner.update_extradata(scan.extradata)
+                if scanner is not None:
+                    facts = scanner.scan(memoryview(packet), packet.is_keyframe, with_order)
+                else:
+                    facts = _INDEPENDENT if intra_only or not scan.pts else _DEPENDENT
+                if scan.new_extradata and not updated and not is_updatable:
+                    # a decoder that starts here has the stream's extradata, not that of an earlier packet
+                    facts = facts._replace(random_access=RandomAccess.NONE)
+                if has_palette and packet.has_sidedata("palette"):
+                    scan.palettes[len(scan.pts)] = packet.get_sidedata("palette")
+                scan.add(packet, facts)
+    except av.error.FFmpegError as error:
+        scan.damage = f"the file is damaged or cut off ({error.strerror})"
+    deadline.check("reading the packets")
+    scan.picture = scanner.picture if scanner is not None else None
+    return scan
