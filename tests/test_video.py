@@ -47,7 +47,7 @@ def assert_chunks_equal_load(video: telecine.Video, chunk_frames: int, **options
     return chunks
 
 
-@pytest.mark.parametrize("clip", [clip for clip in CLIPS.values() if "novideo" not in clip.tags], ids=str)
+@pytest.mark.parametrize("clip", [clip for clip in CLIPS.values() if "novideo" not in clip.tags and not clip.name.endswith(".png")], ids=str)
 def test_chunks_of_every_clip_have_the_frames_of_load(clip: Clip) -> None:
     with telecine.open(clip.path(), threads=3) as video:
         for chunk_frames in (1, 7, 1000):
@@ -141,7 +141,6 @@ def open_descriptors_and_mappings(path: Path) -> tuple[int, int]:
     return len(os.listdir("/proc/self/fd")), maps.count(str(path))
 
 
-@pytest.mark.xfail(reason="pyav does not stream yet")
 def test_closing_leaves_no_thread_descriptor_or_mapping(tmp_path: Path) -> None:
     path = tmp_path / "clip.mp4"
     shutil.copy(CLIP.path(), path)
@@ -158,7 +157,6 @@ def test_closing_leaves_no_thread_descriptor_or_mapping(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/task")) == threads
 
 
-@pytest.mark.xfail(reason="pyav does not stream yet")
 def test_an_iterator_that_is_dropped_or_closed_frees_its_decoder() -> None:
     with telecine.open(CLIP.path(), threads=4) as video:
         video.load(num_frames=1)
@@ -293,7 +291,6 @@ with telecine.open(sys.argv[1], threads=2) as video:
 """
 
 
-@pytest.mark.xfail(reason="pyav does not stream yet")
 def test_memory_does_not_grow_with_the_length_of_the_video(tmp_path: Path) -> None:
     from support.ffmpeg_cli import ffmpeg
 

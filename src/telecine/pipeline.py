@@ -10,7 +10,6 @@ from typing import TypeAlias
 import numpy as np
 
 from telecine.backends.base import Backend, Decoded, DecodeRequest
-from telecine.backends.chunks import decode_chunks
 from telecine.backends.registry import get_backend
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline

@@ -18,8 +18,8 @@ in memory (:mod:`telecine.backends.remux.remux`). Both follow these rules:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,7 +34,8 @@ from telecine.index.packet_scan import PACKET_BYTES
 from telecine.index.video_info import VideoInfo
 from telecine.limits import Limits
 from telecine.pixels.geometry import Geometry
-from telecine.plan.decode_plan import DecodePlan
+from telecine.plan.decode_plan import DecodePlan, make_plan
+from telecine.plan.frame_groups import split_frames
 from telecine.plan.packet_reader import PacketReader
 from telecine.source.source import Source
 from telecine.system import usable_cores
@@ -48,6 +49,8 @@ _PICTURES_PER_SESSION = 20
 """Decoded pictures that a hardware decoder holds: at most 16 reference pictures, and a few in progress."""
 _SESSION_HOST_BYTES = 64 << 20
 """Host memory that a hardware decoder takes: a batch of packets."""
+_MAX_GROUP_BYTES = 1 << 30
+"""Frames that :meth:`Backend.decode_chunks` decodes at a time, unless a chunk is larger."""
 _PADDING = (64, 128)
 """Rows and columns that FFmpeg allocates around a picture at most."""
 _SAMPLES_PER_PIXEL = {
@@ -223,6 +226,32 @@ class Backend(ABC):
             OverloadedError: There is not enough memory.
             DeadlineError, Cancelled: From ``request.deadline``.
         """
+
+    def decode_chunks(self, request: DecodeRequest, chunk_frames: int) -> Iterator[Decoded]:
+        """Yield the frames of a request in chunks, in order, so that memory does not grow with the length of the video.
+
+        By default, groups of frames are decoded one after another, each from a random access point. Decoder sessions
+        that the backend keeps for reuse stay open between them. If a video has more than 1 GiB of frames between two
+        random access points, the second GiB is decoded from the same point as the first.
+
+        Args:
+            request: of all frames; :attr:`DecodeRequest.output_bytes` does not fit in memory in general.
+            chunk_frames: largest number of frames of a chunk.
+
+        Raises:
+            TelecineError: as :meth:`decode`.
+        """
+        frame_bytes = request.geometry.height * request.geometry.width * 3
+        max_frames = max(1, _MAX_GROUP_BYTES // (frame_bytes * chunk_frames)) * chunk_frames
+        for group in split_frames(request.index, request.plan.frames, chunk_frames, max_frames):
+            plan = make_plan(request.index, request.plan.frames[group])
+            decoded = self.decode(replace(request, plan=plan))
+            packets_fed = plan.packets_fed
+            for start in range(0, len(plan.frames), chunk_frames):
+                rows = slice(start, start + chunk_frames)
+                data = decoded.data if len(plan.frames) <= chunk_frames else decoded.data[rows]
+                yield replace(decoded, data=data, kept=decoded.kept[rows], packets_fed=packets_fed)
+                packets_fed = 0
 
     def make_status(self, version: str | None, reason: str | None = None) -> BackendStatus:
         """Return a status: usable if there is no reason why not."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import numpy as np
 from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
 from telecine.backends.cuda_output import check_gpu, upload
 from telecine.backends.decoder_threads import SINGLE_THREADED_CODECS, decoder_threads
+from telecine.backends.pyav.chunks import ChunkDecoder
 from telecine.backends.pyav.decoder import DecodePass, Decoder
 from telecine.backends.pyav.parallel_ranges import DecodeProgress, decode_in_parallel, split_threads
 from telecine.backends.remux.output_buffers import HostOutput
@@ -74,13 +76,26 @@ class PyAVBackend(Backend):
             _decode_plan(request, first, second, _threads(request), progress)
         finally:
             first.close()
-        decoded = replace(buffer.decoded(), seconds={"convert": first.convert_seconds + second.convert_seconds})
-        if request.device == "cpu":
-            return decoded
-        started = time.perf_counter()
-        data, device = upload(np.ascontiguousarray(decoded.data), request.device, "auto")
-        seconds = {**decoded.seconds, "copy": time.perf_counter() - started}
-        return replace(decoded, data=data, device=device, seconds=seconds)
+        seconds = {"convert": first.convert_seconds + second.convert_seconds}
+        return _move_to_device(replace(buffer.decoded(), seconds=seconds), request)
+
+    def decode_chunks(self, request: DecodeRequest, chunk_frames: int) -> Iterator[Decoded]:
+        """See :meth:`telecine.backends.Backend.decode_chunks`. One decoder stays open from chunk to chunk."""
+        if (np.diff(request.plan.frames) < 0).any():
+            yield from super().decode_chunks(request, chunk_frames)
+            return
+        with closing(ChunkDecoder(request, _threads(request), chunk_frames).chunks()) as chunks:
+            for decoded in chunks:
+                yield _move_to_device(decoded, request)
+
+
+def _move_to_device(decoded: Decoded, request: DecodeRequest) -> Decoded:
+    if request.device == "cpu":
+        return decoded
+    started = time.perf_counter()
+    data, device = upload(np.ascontiguousarray(decoded.data), request.device, "auto")
+    seconds = {**decoded.seconds, "copy": time.perf_counter() - started}
+    return replace(decoded, data=data, device=device, seconds=seconds)
 
 
 def _threads(request: DecodeRequest) -> int:

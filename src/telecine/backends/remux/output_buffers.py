@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from telecine.pixels.geometry import Geometry
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["HostOutput", "PinnedOutput", "TorchOutput"]
+__all__ = ["HostOutput", "PinnedOutput", "TorchOutput", "allocate_frames", "size_notes"]
 
 _MAX_PINNED_BYTES = 1 << 30
 """Pinned memory of one request at most: torch never returns such memory to the system."""
@@ -54,6 +55,22 @@ def _shape(request: DecodeRequest) -> tuple[int, int, int, int]:
     return len(request.plan.frames), request.geometry.height, request.geometry.width, 3
 
 
+def allocate_frames(request: DecodeRequest, count: int, planar: bool) -> npt.NDArray[np.uint8]:
+    """Return host memory for frames, ``uint8 [count, H, W, 3]``; a view of memory ``[count, 3, H, W]`` if planar."""
+    height, width = request.geometry.height, request.geometry.width
+    if planar:
+        return np.empty((count, 3, height, width), np.uint8).transpose(0, 2, 3, 1)
+    return np.empty((count, height, width, 3), np.uint8)
+
+
+def size_notes(sizes: Collection[tuple[int, int]]) -> tuple[str, ...]:
+    """Return a note for the report if pictures have more than one size, each (height, width)."""
+    if len(sizes) < 2:
+        return ()
+    listed = ", ".join(f"{width}x{height}" for height, width in sorted(sizes))
+    return (f"the picture size changes in mid-stream ({listed}): all frames are scaled to the first size",)
+
+
 class HostOutput:
     """Frames in host memory. Not thread-safe; see :meth:`share`.
 
@@ -71,11 +88,8 @@ class HostOutput:
     def __init__(
         self, request: DecodeRequest, memory: npt.NDArray[np.uint8] | None = None, planar: bool = False
     ) -> None:
-        geometry = request.geometry
-        count, height, width, _ = _shape(request)
-        if planar:
-            memory = np.empty((count, 3, height, width), np.uint8).transpose(0, 2, 3, 1)
-        self.data = np.empty((count, height, width, 3), np.uint8) if memory is None else memory
+        geometry, count = request.geometry, len(request.plan.frames)
+        self.data = allocate_frames(request, count, planar) if memory is None else memory
         self.kept = np.zeros(count, np.bool_)
         self._geometry, self._planar = geometry, planar
         self._stored = geometry.stored_height, geometry.stored_width, 3
@@ -126,11 +140,7 @@ class HostOutput:
 
     def decoded(self, notes: tuple[str, ...] = ()) -> Decoded:
         """Return the result of the decode."""
-        sizes = set().union(*self._sizes)
-        if len(sizes) > 1:
-            listed = ", ".join(f"{width}x{height}" for height, width in sorted(sizes))
-            notes += (f"the picture size changes in mid-stream ({listed}): all frames are scaled to the first size",)
-        return Decoded(self.data, self.kept, "cpu", notes)
+        return Decoded(self.data, self.kept, "cpu", notes + size_notes(set().union(*self._sizes)))
 
 
 class PinnedOutput:
