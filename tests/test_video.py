@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -47,7 +48,9 @@ def assert_chunks_equal_load(video: telecine.Video, chunk_frames: int, **options
     return chunks
 
 
-@pytest.mark.parametrize("clip", [clip for clip in CLIPS.values() if "novideo" not in clip.tags and not clip.name.endswith(".png")], ids=str)
+@pytest.mark.parametrize(
+    "clip", [clip for clip in CLIPS.values() if "novideo" not in clip.tags and not clip.name.endswith(".png")], ids=str
+)
 def test_chunks_of_every_clip_have_the_frames_of_load(clip: Clip) -> None:
     with telecine.open(clip.path(), threads=3) as video:
         for chunk_frames in (1, 7, 1000):
@@ -308,3 +311,21 @@ def test_memory_does_not_grow_with_the_length_of_the_video(tmp_path: Path) -> No
         grown.append(kibibytes)
     frame = 480 * 360 * 3 // 1024
     assert max(grown) < 64 * frame  # of 1500 frames
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_chunks_of_randomly_damaged_clips_have_the_frames_of_load(seed: int) -> None:
+    """With one thread, since frame threads of FFmpeg do not report each damaged picture on every run."""
+    chance = random.Random(seed)
+    names = sorted(clip.name for clip in CLIPS.values() if not {"novideo", "part"} & set(clip.tags))
+    data = bytearray(CLIPS[chance.choice(names)].bytes())
+    for _ in range(3):
+        start = chance.randrange(len(data) // 8, len(data))
+        data[start : start + 40] = chance.randbytes(len(data[start : start + 40]))
+    try:
+        video = telecine.open(bytes(data), threads=1)
+    except telecine.SourceError:
+        return
+    with video:
+        assert_chunks_equal_load(video, chance.choice([1, 5, 64]))
+        assert_chunks_equal_load(video, 3, fps=4)

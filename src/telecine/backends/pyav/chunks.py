@@ -54,9 +54,9 @@ class ChunkDecoder:
     an error up to ``threads`` packets late, so a packet is settled some packets after it was fed. A chunk is handed out
     when all of its packets are settled.
 
-    If anything is damaged, the packets from the closed random access point before the first packet that is not settled
-    up to the next closed point are decoded again, by a new decoder with a single thread. There, each error belongs to
-    the packet just fed. This is how a request for all frames treats damage, too.
+    If anything is damaged, the rest of the decode pass is decoded again from the closed random access point before the
+    first packet that is not settled. At each closed point a new decoder with a single thread begins, so each error
+    belongs to the packet just fed. A request for all frames at once treats damage in the same way.
     """
 
     def __init__(self, request: DecodeRequest, threads: int, chunk_frames: int) -> None:
@@ -79,17 +79,13 @@ class ChunkDecoder:
         try:
             for decode_pass in split_at_resets(self._request.plan.ranges):
                 ranges = [part for range_ in decode_pass for part in self._split(range_)]
-                start = 0
-                while start < len(ranges):
-                    damaged = yield from self._decode(ranges[start:], self._threads)
-                    if damaged is None:
-                        break
-                    start += damaged
-                    for range_ in split_at_closed_points(self._index, ranges[start]):
+                damaged = yield from self._decode(ranges, self._threads)
+                for range_ in ranges[len(ranges) if damaged is None else damaged :]:
+                    for independent in split_at_closed_points(self._index, range_):
                         self._decoder.discard()
-                        yield from self._decode([range_], 1, is_repeated=True)
+                        yield from self._decode([independent], 1, is_repeated=True)
+                if damaged is not None:
                     self._decoder.discard()
-                    start += 1
         finally:
             self._decoder.discard()
 
