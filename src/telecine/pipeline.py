@@ -161,7 +161,7 @@ def run_chunks(request: Request, decode: DecodeRequest, chunk_frames: int) -> Ge
     Raises:
         DecodeError: at the end, if no frame could be decoded; in a chunk with ``errors="strict"``, if one is lost.
     """
-    chunks = decode_chunks(get_backend(request.backend), decode, chunk_frames)
+    chunks = get_backend(request.backend).decode_chunks(decode, chunk_frames)
     start, is_any_decoded = 0, False
     while True:
         timer = StageTimer()
