@@ -1,12 +1,12 @@
-"""Times the NVDEC engine on this machine's GPU, after comparing its frames with the CPU's.
+"""Measure the NVDEC engine on this machine's GPU, after comparing its frames with the CPU's.
 
     python bench/nvdec.py CLIP [CLIP ...] [--threads 16] [--seconds 8] [--out FILE.json]
 
-For each clip: clips and source frames a second from many Python threads, the processor cores that takes, GPU
-memory, one clip alone, the first clip of a new process, the copy to the host against a plain pinned copy, and what the
-chip gives when everything is decoded and nothing kept, by the engine and by a bare loop (raw_limit.cpp). Peers run
-where they are installed, each in processes of its own: PyNvVideoCodec's SimpleDecoder, DeepStream's pool, TorchCodec on
-CUDA, as their own users use them and through telecine's adapters.
+For each clip: clips and source frames per second with many Python threads, processor cores in use, GPU memory, latency
+of one clip alone and of the first clip of a new process, the copy to the host and a plain pinned copy, and the rate at
+which all pictures are decoded and none kept, by the engine and by a loop without it (raw_limit.cpp). Peers are measured
+if they are installed, each in a process of its own: PyNvVideoCodec's SimpleDecoder, DeepStream's pool, TorchCodec on
+CUDA, used as in their documentation and through telecine's backends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from nvdec_peers import PEERS, NotInstalled, Stack
+from nvdec_peers import PEERS, GpuFrames, NotInstalled
 
 import telecine
 from telecine import nvdec
@@ -43,17 +43,17 @@ from telecine.source.source import open_source
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parent / "src" / "telecine" / "native"
 WANTED = 8
-WITHIN = 3
-"""Per channel, against the CPU backend: the contract's rule for a GPU."""
+MAX_DIFFERENCE = 3
+"""Largest allowed difference per channel from the CPU backend."""
 
-HOW: dict[str, list[dict[str, dict[str, Any]]]] = {
-    "pynvvideocodec": [{"alone": {}}, {"adapter": {}}, {"adapter": {"hw_decoders": 16}}],
-    # without that variable, which the adapter sets, it copies surfaces that may not be ready
-    "deepstream": [{"alone": {}}, {"alone": {"DS_SYNC_COPY": "1"}}, {"adapter": {}}, {"adapter": {"pool_size": 16}}],
-    "torchcodec": [{"alone": {}}, {"adapter": {}}],
+USES: dict[str, list[dict[str, dict[str, Any]]]] = {
+    "pynvvideocodec": [{"alone": {}}, {"backend": {}}, {"backend": {"hw_decoders": 16}}],
+    # without this variable, which the backend sets, it copies surfaces that may be incomplete
+    "deepstream": [{"alone": {}}, {"alone": {"DS_SYNC_COPY": "1"}}, {"backend": {}}, {"backend": {"pool_size": 16}}],
+    "torchcodec": [{"alone": {}}, {"backend": {}}],
 }
-"""How each peer is used: alone, in an environment with these variables, and through its adapter with these options.
-Alone, as many decoders are made as there are threads, 16 at most."""
+"""Uses of each peer: alone, with these environment variables and one decoder per thread, at most 16; and through its
+telecine backend, with these options."""
 
 Work = Callable[[], Any]
 
@@ -70,7 +70,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.worker:
-        print(json.dumps(work_of_peer(options.clips[0], json.loads(options.worker), options)))
+        print(json.dumps(measure_peer(options.clips[0], json.loads(options.worker), options)))
         return 0
     results: dict[str, Any] = {"machine": machine(), "clips": []}
     for clip in options.clips:
@@ -82,7 +82,7 @@ def main() -> int:
 
 
 def bench(clip: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Everything about one clip; the frames are compared before anything is timed."""
+    """Return all measurements of a clip; frames are compared before anything is timed."""
     data = clip.read_bytes()
     reference = telecine.load(data, num_frames=WANTED)
     row: dict[str, Any] = {"clip": clip.name, "codec": reference.info.codec, "frames": reference.info.num_frames}
@@ -90,12 +90,12 @@ def bench(clip: Path, options: argparse.Namespace) -> dict[str, Any]:
     if not options.only_peers:
         row |= bench_telecine(clip, data, reference, options)
     names = [name for name in options.peers.split(",") if name]
-    row["peers"] = {name: [peer(clip, name, how, options) for how in HOW[name]] for name in names}
+    row["peers"] = {name: [peer(clip, name, use, options) for use in USES[name]] for name in names}
     return row
 
 
 def bench_telecine(clip: Path, data: bytes, reference: telecine.Frames, options: argparse.Namespace) -> dict[str, Any]:
-    """The NVDEC engine's own numbers."""
+    """Return the measurements of the NVDEC backend."""
     row: dict[str, Any] = {"cold_seconds": cold_start(clip)}
 
     def load(**more: Any) -> telecine.Frames:
@@ -103,22 +103,22 @@ def bench_telecine(clip: Path, data: bytes, reference: telecine.Frames, options:
 
     first = load()
     difference = int(np.abs(first.numpy().astype(np.int16) - reference.data).max())
-    row |= {"largest_difference": difference, "frames_equal_cpu": difference <= WITHIN}
+    row |= {"largest_difference": difference, "frames_equal_cpu": difference <= MAX_DIFFERENCE}
     row |= {"packets_fed": first.report.packets_fed, "packets_total": first.report.packets_total}
-    throughput(load, options.threads, 1.0)  # every engine has its sessions now
+    throughput(load, options.threads, 1.0)  # creates the sessions of every engine
     row["alone_seconds"] = alone(load)
     row["telecine"] = throughput(load, options.threads, options.seconds)
     row["telecine"]["source_frames_per_second"] = row["telecine"]["clips_per_second"] * reference.info.num_frames
-    row["memory_flat"] = flat(load, options.threads, options.flat)
+    row["memory_flat"] = memory_growth(load, options.threads, options.flat)
     row["to_host"] = to_host(load)
-    row["everything"] = everything(clip, options)
+    row["everything"] = decode_all(clip, options)
     return row
 
 
 def throughput(work: Work, threads: int, seconds: float, counter: Callable[[], int] | None = None) -> dict[str, float]:
-    """Clips a second and cores in use while ``threads`` Python threads call ``work``.
+    """Return clips per second and cores in use while ``threads`` Python threads call ``work``.
 
-    Counted in a window inside the run: when the threads begin and when they end, engines stand idle.
+    The first second and the end are not counted: engines are idle while threads start and stop.
     """
     finished: list[float] = []
     failures: list[Exception] = []
@@ -150,7 +150,7 @@ def throughput(work: Work, threads: int, seconds: float, counter: Callable[[], i
 
 
 def alone(work: Work, times: int = 15) -> float:
-    """Median wall time of one clip with nothing else running."""
+    """Return the median wall time of one clip with nothing else running."""
     taken = []
     for _ in range(times):
         begun = time.perf_counter()
@@ -159,8 +159,8 @@ def alone(work: Work, times: int = 15) -> float:
     return statistics.median(taken)
 
 
-def flat(work: Work, threads: int, clips: int) -> dict[str, float]:
-    """GPU memory in use before and after so many clips, MiB; the output lives in torch's cache meanwhile."""
+def memory_growth(work: Work, threads: int, clips: int) -> dict[str, float]:
+    """Return GPU memory in use before and after a number of clips, MiB; torch caches the memory of the output."""
     before = gpu_memory()
     done = 0
     while done < clips:
@@ -176,7 +176,7 @@ def flat(work: Work, threads: int, clips: int) -> dict[str, float]:
 
 
 def to_host(load: Callable[..., telecine.Frames]) -> dict[str, float]:
-    """Milliseconds that the copy of the frames to the host adds, and those of a plain pinned copy of the same bytes."""
+    """Return the milliseconds of a copy of the frames to the host, and of a plain pinned copy of the same bytes."""
     import torch
 
     from telecine import _nvdec
@@ -198,8 +198,8 @@ def to_host(load: Callable[..., telecine.Frames]) -> dict[str, float]:
     return {"plain_ms": 1e3 * alone(plain, 30), "telecine_ms": 1e3 * alone(ours, 30)}
 
 
-def everything(clip: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Pictures a second when all are decoded and none kept: the bare loop, and the engine fed the same packets."""
+def decode_all(clip: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Return pictures per second if all are decoded and none kept, by raw_limit.cpp and by the engine."""
     from telecine import _nvdec
 
     limits, deadline = Limits(), Deadline()
@@ -225,14 +225,14 @@ def everything(clip: Path, options: argparse.Namespace) -> dict[str, Any]:
     raw = raw_limit(index.codec, extradata, packets, options.seconds)
     engine()
     throughput(engine, options.threads, 1.0)
-    # runs end in bursts of as many as there are sessions, so a short window says little
+    # ranges end in bursts of as many as there are sessions, so a short window is inaccurate
     ours = throughput(engine, options.threads, max(25.0, options.seconds), lambda: _nvdec.stats(0)["pictures"])
     ours["pictures_per_second"] = ours.pop("counted_per_second")
     return {"raw": raw, "engine": ours, "share": ours["pictures_per_second"] / raw["pictures_per_second"]}
 
 
 def raw_limit(codec: str, extradata: bytes, packets: list[bytes], seconds: float) -> dict[str, Any]:
-    """Build raw_limit.cpp and run it with one session an engine."""
+    """Build raw_limit.cpp and run it with one session per engine."""
     from telecine import _nvdec
 
     with tempfile.TemporaryDirectory() as folder:
@@ -263,7 +263,7 @@ def raw_limit(codec: str, extradata: bytes, packets: list[bytes], seconds: float
 
 
 def cold_start(clip: Path) -> float:
-    """Seconds from the first call to the first frames in a new process, after imports; median of three."""
+    """Return the seconds of the first call in a new process, after imports; median of three."""
     code = (
         "import sys, time, torch, telecine, av\n"
         "begun = time.perf_counter()\n"
@@ -277,34 +277,34 @@ def cold_start(clip: Path) -> float:
     )
 
 
-def peer(clip: Path, name: str, how: dict[str, dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
-    """A peer in a new process: its frames against the CPU's, then its times.
+def peer(clip: Path, name: str, use: dict[str, dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
+    """Run a peer in a new process. Return its difference from the CPU's frames, and its throughput and latency.
 
     Args:
         clip: a video.
         name: of the peer.
-        how: one of its :data:`HOW`.
+        use: one of its :data:`USES`.
         options: of the command line.
     """
-    command = [sys.executable, __file__, str(clip), "--worker", json.dumps({"name": name, "how": how})]
+    command = [sys.executable, __file__, str(clip), "--worker", json.dumps({"name": name, "use": use})]
     command += ["--threads", str(options.threads), "--seconds", str(options.seconds)]
-    environment = {**os.environ, **how.get("alone", {})}
+    environment = {**os.environ, **use.get("alone", {})}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    row = {"version": version_of(name), "how": how}
+    row = {"version": version_of(name), "use": use}
     found = [line for line in done.stdout.splitlines() if line.startswith('{"')]
     if not found:
         return row | {"failed": done.stderr.strip().splitlines()[-1:]}
-    # a library that falls over when its process ends has still been measured
+    # a library that crashes at the end of its process has been measured all the same
     return row | ({"died_at_exit": done.returncode} if done.returncode else {}) | dict(json.loads(found[-1]))
 
 
-def work_of_peer(clip: Path, wanted: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """What the process of a peer does."""
+def measure_peer(clip: Path, wanted: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Measure a peer in this process."""
     data = clip.read_bytes()
     reference = telecine.load(data, num_frames=WANTED)
     indices = reference.indices.tolist()
     try:
-        with plain_or_adapter(wanted, data, indices, options.threads) as work:
+        with peer_decoder(wanted, data, indices, options.threads) as work:
             frames = work()
             close = [psnr(ours, theirs) for ours, theirs in zip(reference.data, frames, strict=False)]
             row: dict[str, Any] = {"frames": len(frames), "worst_psnr": min(close, default=0.0)}
@@ -316,10 +316,10 @@ def work_of_peer(clip: Path, wanted: dict[str, Any], options: argparse.Namespace
 
 
 @contextmanager
-def plain_or_adapter(wanted: dict[str, Any], data: bytes, indices: list[int], threads: int) -> Iterator[Work]:
-    """What decodes the clip once, with one library, used as its documentation shows or through telecine."""
-    name, how = wanted["name"], wanted["how"]
-    if "alone" in how:
+def peer_decoder(wanted: dict[str, Any], data: bytes, indices: list[int], threads: int) -> Iterator[Work]:
+    """Provide a function that decodes the clip once, with the library alone or through its telecine backend."""
+    name, use = wanted["name"], wanted["use"]
+    if "alone" in use:
         with PEERS[name](data, indices, threads) as work:
             yield work
         return
@@ -327,12 +327,12 @@ def plain_or_adapter(wanted: dict[str, Any], data: bytes, indices: list[int], th
     if not status.usable:
         raise NotInstalled(str(status.reason))
 
-    def adapter() -> Stack:
-        return Stack(
-            telecine.load(data, indices=indices, backend=name, device="cuda", errors="strict", **how["adapter"]).data
+    def decode() -> GpuFrames:
+        return GpuFrames(
+            telecine.load(data, indices=indices, backend=name, device="cuda", errors="strict", **use["backend"]).data
         )
 
-    yield adapter
+    yield decode
 
 
 def psnr(ours: np.ndarray[Any, Any], theirs: np.ndarray[Any, Any]) -> float:
@@ -348,7 +348,7 @@ def processor_seconds() -> float:
 
 
 def gpu_memory() -> float:
-    """MiB in use on the first GPU, of everybody."""
+    """Return the MiB in use on the first GPU by all processes."""
     import torch
 
     free, total = torch.cuda.mem_get_info(0)

@@ -1,7 +1,7 @@
-"""The other ways to decode on an NVIDIA GPU, each as its own users use it: encoded bytes in, the wanted frames out.
+"""Other libraries that decode on an NVIDIA GPU, used as in their documentation.
 
-Each function gives a context manager whose value decodes the clip once and returns the frames as
-``uint8 [N, H, W, 3]``, on the GPU where the library leaves them there.
+Each function returns a context manager. Its value decodes the clip once and returns the wanted frames as
+``uint8 [N, H, W, 3]``, on the GPU if the library leaves them there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-__all__ = ["PEERS", "NotInstalled", "Stack"]
+__all__ = ["PEERS", "GpuFrames", "NotInstalled"]
 
 Decode = Callable[[], Any]
 
@@ -24,27 +24,27 @@ class NotInstalled(Exception):
 
 @contextlib.contextmanager
 def pynvvideocodec(data: bytes, indices: list[int], threads: int) -> Iterator[Decode]:
-    """SimpleDecoder, one a thread and warm: ``reconfigure_decoder`` gives it the next clip."""
+    """Use one SimpleDecoder per thread, reused for the next clip by ``reconfigure_decoder``."""
     try:
         import PyNvVideoCodec as nvc
         import torch
     except ImportError as error:
         raise NotInstalled(str(error)) from error
-    # a decoder is made from bytes or a path, but the next clip is taken from a path only
+    # a decoder can be created from bytes or a path, but the next clip must be a path
     descriptor = os.memfd_create("clip")
     os.write(descriptor, data)
     path = f"/proc/self/fd/{descriptor}"
-    mine = threading.local()
+    local = threading.local()
 
     def decode() -> Any:
-        if not hasattr(mine, "decoder"):
-            mine.decoder = nvc.SimpleDecoder(
+        if not hasattr(local, "decoder"):
+            local.decoder = nvc.SimpleDecoder(
                 path, gpu_id=0, use_device_memory=True, output_color_type=nvc.OutputColorType.RGB
             )
         else:
-            mine.decoder.reconfigure_decoder(path)
-        frames = mine.decoder.get_batch_frames_by_index(indices)
-        return Stack(torch.stack([torch.from_dlpack(frame).clone() for frame in frames]))
+            local.decoder.reconfigure_decoder(path)
+        frames = local.decoder.get_batch_frames_by_index(indices)
+        return GpuFrames(torch.stack([torch.from_dlpack(frame).clone() for frame in frames]))
 
     try:
         yield decode
@@ -54,7 +54,7 @@ def pynvvideocodec(data: bytes, indices: list[int], threads: int) -> Iterator[De
 
 @contextlib.contextmanager
 def deepstream(data: bytes, indices: list[int], threads: int) -> Iterator[Decode]:
-    """The pool, with as many workers as there are threads, at most 16; frames stay on the GPU."""
+    """Use a pool with one worker per thread, at most 16; frames stay on the GPU."""
     try:
         from nvidia import deepstream_videodecode as ds
     except (ImportError, OSError) as error:
@@ -66,7 +66,7 @@ def deepstream(data: bytes, indices: list[int], threads: int) -> Iterator[Decode
         result = pool.decode(data, target_indices=indices, codec=codec, max_frames=len(indices))
         if result.error:
             raise RuntimeError(result.error)
-        return Stack(result.frames[: result.n_kept])
+        return GpuFrames(result.frames[: result.n_kept])
 
     try:
         yield decode
@@ -76,7 +76,7 @@ def deepstream(data: bytes, indices: list[int], threads: int) -> Iterator[Decode
 
 @contextlib.contextmanager
 def torchcodec(data: bytes, indices: list[int], threads: int) -> Iterator[Decode]:
-    """A VideoDecoder on CUDA for each clip, as its documentation shows."""
+    """Use a new VideoDecoder on CUDA for each clip."""
     try:
         from torchcodec.decoders import VideoDecoder
     except (ImportError, RuntimeError, OSError) as error:
@@ -84,13 +84,13 @@ def torchcodec(data: bytes, indices: list[int], threads: int) -> Iterator[Decode
 
     def decode() -> Any:
         decoder = VideoDecoder(data, device="cuda", dimension_order="NHWC", seek_mode="approximate")
-        return Stack(decoder.get_frames_at(indices).data)
+        return GpuFrames(decoder.get_frames_at(indices).data)
 
     yield decode
 
 
-class Stack:
-    """Frames on the GPU that come to the host only when they are compared."""
+class GpuFrames:
+    """Frames on the GPU, copied to the host only when they are iterated."""
 
     def __init__(self, tensor: Any) -> None:
         self._tensor = tensor
