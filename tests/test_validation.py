@@ -12,7 +12,7 @@ import pytest
 import telecine
 from support.clips import CLIPS
 from telecine.settings import choose_backend
-from telecine.validation import Option, check, real, shown, whole
+from telecine.validation import Option, check_options, format_value, to_float, to_int
 
 CLIP = CLIPS["base.mp4"]
 
@@ -67,18 +67,18 @@ def test_none_is_as_if_it_had_not_been_given() -> None:
 )
 def test_what_an_option_accepts(option: Option, accepted: list[Any], refused_values: list[Any]) -> None:
     for value in accepted:
-        assert option.read(value) == (real(value) if option.kind is float else value)
-        assert type(option.read(value)) is option.kind  # a number of Python, whatever was given
-    assert [option.read(value) for value in refused_values] == [None] * len(refused_values)
-    assert option.allowed()
+        assert option.parse(value) == (to_float(value) if option.kind is float else value)
+        assert type(option.parse(value)) is option.kind  # a number of Python, whatever was given
+    assert [option.parse(value) for value in refused_values] == [None] * len(refused_values)
+    assert option.describe_allowed()
 
 
 def test_numbers_are_told_from_what_only_looks_like_them() -> None:
-    assert [whole(value) for value in (3, np.int8(3), np.uint64(2**63))] == [3, 3, 2**63]
-    assert [whole(value) for value in (True, 3.0, np.float64(3), "3", None, [3])] == [None] * 6
-    assert [real(value) for value in (3, np.float32(0.5), Fraction(1, 4), 10**400)] == [3.0, 0.5, 0.25, math.inf]
-    assert real(-(10**400)) == -math.inf
-    assert [real(value) for value in (True, np.True_, "3", None, 1j)] == [None] * 5
+    assert [to_int(value) for value in (3, np.int8(3), np.uint64(2**63))] == [3, 3, 2**63]
+    assert [to_int(value) for value in (True, 3.0, np.float64(3), "3", None, [3])] == [None] * 6
+    assert [to_float(value) for value in (3, np.float32(0.5), Fraction(1, 4), 10**400)] == [3.0, 0.5, 0.25, math.inf]
+    assert to_float(-(10**400)) == -math.inf
+    assert [to_float(value) for value in (True, np.True_, "3", None, 1j)] == [None] * 5
 
 
 class Unprintable:
@@ -87,10 +87,10 @@ class Unprintable:
 
 
 def test_a_message_quotes_any_value_at_a_bounded_length() -> None:
-    assert shown("x") == "'x'"
-    assert len(shown(list(range(1000)))) == 103
-    assert shown(10**5000) == "something of type int that cannot be printed"
-    assert shown(Unprintable()) == "something of type Unprintable that cannot be printed"
+    assert format_value("x") == "'x'"
+    assert len(format_value(list(range(1000)))) == 103
+    assert format_value(10**5000) == "something of type int that cannot be printed"
+    assert format_value(Unprintable()) == "something of type Unprintable that cannot be printed"
 
 
 @pytest.mark.parametrize(
@@ -138,4 +138,4 @@ def test_numbers_of_numpy_are_numbers_everywhere() -> None:
 
 def test_options_come_complete() -> None:
     own = {"one": Option(int, 1, ""), "two": Option(str, "x", "")}
-    assert check("mine", {"two": "y"}, own, {}) == {"one": 1, "two": "y"}
+    assert check_options("mine", {"two": "y"}, own, {}) == {"one": 1, "two": "y"}

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.errors import OptionsError
-from telecine.validation import shown, whole
+from telecine.validation import format_value, to_int
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -127,9 +127,11 @@ def _check(images: npt.NDArray[np.uint8], labels: list[tuple[str, str]]) -> None
 
 
 def _within(name: str, value: object, least: int) -> int:
-    number = whole(value)
+    number = to_int(value)
     if number is None or not least <= number <= _MOST_SIDE:
-        raise OptionsError(f"{name} is {shown(value)}; it must be a whole number, at least {least}, up to {_MOST_SIDE}")
+        raise OptionsError(
+            f"{name} is {format_value(value)}; it must be a whole number, at least {least}, up to {_MOST_SIDE}"
+        )
     return number
 
 

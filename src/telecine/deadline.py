@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import SupportsFloat, TypeAlias
 
 from telecine.errors import Cancelled, DeadlineError, OptionsError
-from telecine.validation import real, shown
+from telecine.validation import format_value, to_float
 
 __all__ = ["Deadline", "ProgressCallback", "Timeout"]
 
@@ -37,11 +37,11 @@ class Deadline:
     """
 
     def __init__(self, seconds: SupportsFloat | None = None, on_progress: ProgressCallback | None = None) -> None:
-        timeout = real(seconds)
+        timeout = to_float(seconds)
         if seconds is not None and not (timeout is not None and 0 < timeout <= _MAX_SECONDS):
             raise OptionsError(
-                f"timeout is {shown(seconds)}; it must be a number of seconds above 0 and up to {_MAX_SECONDS:.0f}, "
-                "or None"
+                f"timeout is {format_value(seconds)}; it must be a number of seconds above 0 "
+                f"and up to {_MAX_SECONDS:.0f}, or None"
             )
         self.seconds = timeout
         self._end = None if timeout is None else time.monotonic() + timeout

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 
 from telecine.errors import OptionsError
-from telecine.validation import real, shown, whole
+from telecine.validation import format_value, to_float, to_int
 
 __all__ = ["Limits"]
 
@@ -52,7 +52,7 @@ class Limits:
             given = getattr(self, field.name)
             value, allowed = _check_value(field.name, given, type(field.default))
             if value is None:
-                raise OptionsError(f"limits: {field.name} is {shown(given)}; it must be {allowed}")
+                raise OptionsError(f"limits: {field.name} is {format_value(given)}; it must be {allowed}")
             object.__setattr__(self, field.name, value)
 
     @classmethod
@@ -65,7 +65,9 @@ class Limits:
         if limits is None:
             return cls()
         if not isinstance(limits, Limits):
-            raise OptionsError(f"limits is {shown(limits)}; it must be a telecine.Limits, or None for the defaults")
+            raise OptionsError(
+                f"limits is {format_value(limits)}; it must be a telecine.Limits, or None for the defaults"
+            )
         return limits
 
 
@@ -74,9 +76,9 @@ def _check_value(name: str, value: object, kind: type) -> tuple[bool | int | flo
     if kind is bool:
         return (value if isinstance(value, bool) else None), "True or False"
     if kind is int:
-        count = whole(value)
+        count = to_int(value)
         return (count if count is not None and count >= 0 else None), "a whole number that is not negative"
-    maximum, seconds = _MAX_VALUES[name], real(value)
+    maximum, seconds = _MAX_VALUES[name], to_float(value)
     # the comparison refuses NaN, which would switch the limit off
     allowed = f"a number from 0 to {maximum:.0f}" if math.isfinite(maximum) else "a number that is not negative"
     return (seconds if seconds is not None and 0 <= seconds <= maximum else None), allowed

@@ -22,7 +22,7 @@ from telecine.pixels.geometry import Geometry, Size, fit_size
 from telecine.plan.decode_plan import make_plan
 from telecine.request import Request
 from telecine.source.source import Source, open_source
-from telecine.validation import shown
+from telecine.validation import format_value
 
 __all__ = [
     "IndexAndInfo",
@@ -254,7 +254,7 @@ def _check_output_limits(name: str, count: int, geometry: Geometry, limits: Limi
         raise LimitError(f"{name}: {count} frames asked for; limits.max_frames is {limits.max_frames}")
     if geometry.height * geometry.width > limits.max_pixels:
         raise LimitError(
-            f"{name}: frames of {shown(geometry.width)}x{shown(geometry.height)} pixels; "
+            f"{name}: frames of {format_value(geometry.width)}x{format_value(geometry.height)} pixels; "
             f"limits.max_pixels is {limits.max_pixels}"
         )
     needed = count * geometry.height * geometry.width * 3

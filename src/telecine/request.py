@@ -36,7 +36,7 @@ from telecine.limits import Limits
 from telecine.pixels.geometry import Fit, Size
 from telecine.sampling.select import Sampling, select
 from telecine.settings import choose_backend
-from telecine.validation import shown
+from telecine.validation import format_value
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -174,7 +174,7 @@ class Request:
         for name, value in chosen.items():
             if not any(value is choice or (isinstance(value, str) and value == choice) for choice in _CHOICES[name]):
                 allowed = " or ".join(f'"{choice}"' if choice else "None" for choice in _CHOICES[name])
-                raise OptionsError(f"{name} is {shown(value)}; it must be {allowed}")
+                raise OptionsError(f"{name} is {format_value(value)}; it must be {allowed}")
         sampling = Sampling(**{field.name: given.pop(field.name, None) for field in fields(Sampling)})
         limits, size = Limits.of(given.pop("limits", None)), given.pop("size", None)
         backend, device = choose_backend(given.pop("backend", None), given.pop("device", None))
@@ -190,7 +190,7 @@ class Request:
         )
         if request.pad is not None and request.fixed_count is None:
             raise OptionsError(
-                f"pad is {shown(request.pad)}, which needs a fixed number of frames: "
+                f"pad is {format_value(request.pad)}, which needs a fixed number of frames: "
                 "give num_frames, max_frames, indices or timestamps"
             )
         return request

@@ -6,7 +6,7 @@ import os
 
 from telecine.backends.registry import BUILT_IN, backend_names
 from telecine.errors import OptionsError
-from telecine.validation import shown
+from telecine.validation import format_value
 
 __all__ = ["choose_backend"]
 
@@ -31,7 +31,9 @@ def choose_backend(backend: str | None, device: str | None) -> tuple[str, str]:
     device = _parse_device((os.environ.get("TELECINE_DEVICE") or "cpu") if device is None else device)
     known = isinstance(backend, str) and (backend == "auto" or backend in BUILT_IN or backend in backend_names())
     if not known:
-        raise OptionsError(f"backend is {shown(backend)}; the backends are {', '.join(backend_names())} and auto")
+        raise OptionsError(
+            f"backend is {format_value(backend)}; the backends are {', '.join(backend_names())} and auto"
+        )
     if backend == "auto" and device == "cpu":
         backend = "pyav"
     return backend, device
@@ -46,7 +48,7 @@ def _parse_device(given: object) -> str:
     is_number = number != text and number.isascii() and number.isdecimal() and len(number) <= 9
     if not is_number or int(number) >= _MAX_DEVICES:
         raise OptionsError(
-            f'device is {shown(given)}; it must be "cpu", "cuda" or "cuda:N", a string with '
+            f'device is {format_value(given)}; it must be "cpu", "cuda" or "cuda:N", a string with '
             f"N from 0 to {_MAX_DEVICES - 1}"
         )
     return f"cuda:{int(number)}"

@@ -1,4 +1,4 @@
-"""What options may be: numbers of any library, told apart in one place, and the options that backends declare."""
+"""Validation of option values: numbers of any library, error messages, and the options that backends declare."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Any
 
 from telecine.errors import OptionsError
 
-__all__ = ["Option", "check", "real", "shown", "whole"]
+__all__ = ["Option", "check_options", "format_value", "to_float", "to_int"]
 
 _KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a string"}
-_MOST_SHOWN = 100
-"""Characters of a refused value that a message quotes."""
+_MAX_CHARACTERS = 100
+"""Characters of a refused value that an error message quotes."""
 
 
-def whole(value: object) -> int | None:
-    """The whole number that a value is, NumPy's included; None for anything else, so for a bool."""
+def to_int(value: object) -> int | None:
+    """Return a whole number as ``int``, NumPy's too; None for anything else, ``bool`` included."""
     if isinstance(value, bool):
         return None
     try:
-        return operator.index(value)  # type: ignore[arg-type]  # asking is the only way to know
+        return operator.index(value)  # type: ignore[arg-type]  # the attempt is the test
     except TypeError:
         return None
 
 
-def real(value: object) -> float | None:
-    """The number that a value is, NumPy's included, infinite beyond floats; None for anything else, so for a bool."""
+def to_float(value: object) -> float | None:
+    """Return a number as ``float``, NumPy's too, infinite if too large; None for anything else, ``bool`` included."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
     try:
@@ -38,34 +38,34 @@ def real(value: object) -> float | None:
         return -math.inf if value < 0 else math.inf
 
 
-def shown(value: object) -> str:
-    """A refused value as a message quotes it: of a bounded length, whatever it is."""
+def format_value(value: object) -> str:
+    """Format a refused value for an error message, in bounded length."""
     try:
         text = repr(value)
-    except Exception:  # Python prints no whole number of over 4300 digits, and a stranger's object may do anything
+    except Exception:  # Python prints no integer of over 4300 digits, and a foreign object may raise anything
         return f"something of type {type(value).__name__} that cannot be printed"
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
 
 
 @dataclass(frozen=True)
 class Option:
-    """What a backend's option may be."""
+    """Declaration of a backend's option."""
 
     kind: type
     """bool, int, float or str."""
     default: Any
-    """What it is when it is not given; None where the backend decides."""
+    """Value if the option is not given; None if the backend decides."""
     meaning: str
-    """For people, in half a sentence."""
+    """Description, half a sentence."""
     low: float | None = None
-    """Least number allowed."""
+    """Smallest number allowed."""
     high: float | None = None
     """Largest number allowed."""
     choices: tuple[str, ...] = ()
-    """The strings allowed, where not any."""
+    """Strings allowed; any if empty."""
 
-    def allowed(self) -> str:
-        """What may be given, in words."""
+    def describe_allowed(self) -> str:
+        """Return the allowed values in words."""
         if self.choices:
             return " or ".join(f'"{choice}"' for choice in self.choices)
         bounds = ""
@@ -73,31 +73,31 @@ class Option:
             bounds = f" from {self.low:g} to {self.high:g}" if self.high is not None else f" from {self.low:g} on"
         return _KINDS[self.kind] + bounds
 
-    def read(self, value: Any) -> Any:
-        """The value as Python has it, a number of NumPy's too; None where it is not allowed."""
+    def parse(self, value: Any) -> Any:
+        """Return a value as a Python object, None if it is not allowed."""
         if self.kind is bool:
             return value if isinstance(value, bool) else None
         if self.kind is str:
             return value if isinstance(value, str) and (not self.choices or value in self.choices) else None
-        number = real(value) if self.kind is float else whole(value)
+        number = to_float(value) if self.kind is float else to_int(value)
         low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
-        # written so that a NaN is refused
+        # the comparison refuses NaN
         return number if number is not None and low <= number <= high else None
 
 
-def check(
+def check_options(
     backend: str, given: Mapping[str, Any], own: Mapping[str, Option], others: Mapping[str, Mapping[str, Option]]
 ) -> dict[str, Any]:
-    """The options of a call, complete with the defaults.
+    """Return the backend options of a call, completed with the defaults.
 
     Args:
-        backend: the name of the one that is to decode.
-        given: what the call says; None counts as not given.
-        own: what that backend declares.
-        others: what each backend declares, to tell whose an option is.
+        backend: name of the backend that is to decode.
+        given: options of the call; None counts as not given.
+        own: options that this backend declares.
+        others: options that each backend declares, to name the owner of a misplaced option.
 
     Raises:
-        OptionsError: one is unknown, belongs to another backend, or has a value that is not allowed.
+        OptionsError: an option is unknown, belongs to another backend, or has a value that is not allowed.
     """
     for name in given:
         if name not in own:
@@ -110,7 +110,8 @@ def check(
     for name, value in given.items():
         if value is None:
             continue
-        values[name] = own[name].read(value)
+        values[name] = own[name].parse(value)
         if values[name] is None:
-            raise OptionsError(f"{name} is {shown(value)}; for {backend} it must be {own[name].allowed()}")
+            allowed = own[name].describe_allowed()
+            raise OptionsError(f"{name} is {format_value(value)}; for {backend} it must be {allowed}")
     return values

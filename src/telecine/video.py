@@ -33,7 +33,7 @@ from telecine.pipeline import (
 from telecine.request import LoadOptions, OpenOptions, Request, SourceLike, show_options
 from telecine.source.source import Source, open_source
 from telecine.timeline import Timeline
-from telecine.validation import shown, whole
+from telecine.validation import format_value, to_int
 
 __all__ = ["FrameChunks", "Video"]
 
@@ -153,9 +153,9 @@ class Video:
             OptionsError: an option is wrong, or the video is closed.
             TelecineError: during the iteration, as :meth:`load` says.
         """
-        count = whole(chunk_frames)
+        count = to_int(chunk_frames)
         if count is None or count < 1:
-            raise OptionsError(f"chunk_frames is {shown(chunk_frames)}; it must be a whole number of at least 1")
+            raise OptionsError(f"chunk_frames is {format_value(chunk_frames)}; it must be a whole number of at least 1")
         self._check_open()
         request = self._request(options)
         if request.pad is not None:
@@ -175,7 +175,7 @@ class Video:
     def __getitem__(self, key: slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any]) -> Frames: ...
 
     def __getitem__(self, key: Any) -> Frame | Frames:
-        if (number := whole(key)) is not None:
+        if (number := to_int(key)) is not None:
             return self.load(indices=[range(len(self))[number]])[0]
         chosen = key if isinstance(key, slice) else np.asarray(key, None if len(key) else np.int64)
         indices = np.arange(len(self))[chosen]

@@ -59,7 +59,7 @@ def test_every_built_in_backend_is_derived_and_declares_what_it_takes(name: str)
     assert backend.options is not None
     for option in backend.options.values():
         assert option.meaning
-        assert option.default is None or option.read(option.default) == option.default
+        assert option.default is None or option.parse(option.default) == option.default
     # the suite accepts a different result only for damage that the library does not report
     assert backend.detects_damage == ("noise" not in backend.differences)
 

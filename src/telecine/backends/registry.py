@@ -10,7 +10,7 @@ from typing import Any
 
 from telecine.backends.base import Backend, BackendStatus
 from telecine.errors import BackendUnavailable, OptionsError
-from telecine.validation import Option, check
+from telecine.validation import Option, check_options
 
 __all__ = ["BUILT_IN", "ENTRY_POINT_GROUP", "backend_names", "get_backend", "list_backends", "prepare_backend"]
 
@@ -71,7 +71,7 @@ def prepare_backend(name: str, device: str, options: Mapping[str, Any]) -> dict[
     if declared is not None:
         # the owner of an option only matters for the message, and finding it imports the module of every backend
         others = {} if options.keys() <= declared.keys() else {other: _options_of(other) for other in BUILT_IN}
-        options = check(name, options, declared, others)
+        options = check_options(name, options, declared, others)
     status = backend.status()
     if not status.usable:
         raise BackendUnavailable(f"{name}: {status.reason}")

@@ -32,7 +32,7 @@ from telecine.index.video_info import VideoInfo, look
 from telecine.limits import Limits
 from telecine.settings import choose_backend
 from telecine.source.source import open_source
-from telecine.validation import shown, whole
+from telecine.validation import format_value, to_int
 
 __all__ = ["Comparison", "Row", "compare", "write_sheet"]
 
@@ -99,9 +99,9 @@ def compare(
         DeadlineError: the timeout passed.
         TelecineError: as :func:`telecine.load`: the source cannot be read, or the reference cannot decode it.
     """
-    count, deadline, limits = whole(num_frames) or 0, Deadline.of(timeout), Limits.of(limits)
+    count, deadline, limits = to_int(num_frames) or 0, Deadline.of(timeout), Limits.of(limits)
     if count < 1:
-        raise OptionsError(f"num_frames is {shown(num_frames)}; it must be a whole number from 1 on")
+        raise OptionsError(f"num_frames is {format_value(num_frames)}; it must be a whole number from 1 on")
     _, device = choose_backend("auto", device)
     with open_source(source, limits, deadline) as opened:
         info = look(opened, limits, deadline)

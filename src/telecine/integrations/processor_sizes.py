@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 
 from telecine.errors import OptionsError
-from telecine.validation import shown, whole
+from telecine.validation import format_value, to_int
 
 __all__ = ["FITS", "ProcessorSize", "processor_size"]
 
@@ -83,10 +83,10 @@ def processor_size(fit: str, count: int, height: int, width: int, max_pixels: in
         OptionsError: there is no such rule, or it refuses the clip.
     """
     if not isinstance(fit, str) or fit not in FITS:
-        raise OptionsError(f"fit is {shown(fit)}; it must be one of: {', '.join(FITS)}")
+        raise OptionsError(f"fit is {format_value(fit)}; it must be one of: {', '.join(FITS)}")
     rule = FITS[fit]
     if max_pixels is not None:
-        if (whole(max_pixels) or 0) < 1:
-            raise OptionsError(f"max_pixels is {shown(max_pixels)}; it must be a whole number from 1 on")
+        if (to_int(max_pixels) or 0) < 1:
+            raise OptionsError(f"max_pixels is {format_value(max_pixels)}; it must be a whole number from 1 on")
         rule = replace(rule, max_pixels=max_pixels, min_pixels=min(rule.min_pixels, max_pixels))
     return rule(count, height, width)

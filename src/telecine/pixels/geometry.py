@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from telecine.errors import OptionsError
-from telecine.validation import shown, whole
+from telecine.validation import format_value, to_int
 
 __all__ = ["Fit", "Geometry", "Size", "fit_size"]
 
@@ -44,9 +44,9 @@ class Fit:
     def __post_init__(self) -> None:
         for name in ("max_pixels", "multiple_of", "min_pixels"):
             given = getattr(self, name)
-            number = whole(given)
+            number = to_int(given)
             if number is None or not 0 <= number <= _MOST_PIXELS:
-                raise OptionsError(f"size: {name} is {shown(given)}; it must be a whole number from 0 to 2**62")
+                raise OptionsError(f"size: {name} is {format_value(given)}; it must be a whole number from 0 to 2**62")
             object.__setattr__(self, name, number)
         if self.multiple_of < 1 or self.max_pixels < self.multiple_of**2 or self.min_pixels > self.max_pixels:
             raise OptionsError(
@@ -91,15 +91,15 @@ def fit_size(size: Size, height: int, width: int) -> tuple[int, int]:
     if isinstance(size, Fit):
         return size(height, width)
     if isinstance(size, (tuple, list)):
-        sides = [whole(side) or 0 for side in size]
+        sides = [to_int(side) or 0 for side in size]
         if len(sides) == 2 and min(sides) > 0:
             return sides[0], sides[1]
-    elif (given := whole(size) or 0) > 0:
+    elif (given := to_int(size) or 0) > 0:
         short = min(height, width)
         # in whole numbers: a size from outside may be too large for a float
         return (2 * height * given + short) // (2 * short), (2 * width * given + short) // (2 * short)
     raise OptionsError(
-        f"size is {shown(size)}; it must be (height, width), the length of the short side, or a telecine.Fit"
+        f"size is {format_value(size)}; it must be (height, width), the length of the short side, or a telecine.Fit"
     )
 
 

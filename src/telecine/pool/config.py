@@ -12,7 +12,7 @@ from typing import SupportsIndex, TypeAlias
 from telecine.errors import OptionsError
 from telecine.pool.memory_budget import INDEX_BYTES_PER_CORE
 from telecine.system import usable_cores, usable_memory
-from telecine.validation import shown, whole
+from telecine.validation import format_value, to_int
 
 __all__ = ["LeaseVram", "PoolConfig", "check_count"]
 
@@ -94,9 +94,11 @@ def check_count(name: str, value: SupportsIndex, minimum: int = 1) -> int:
     Raises:
         OptionsError: it is not.
     """
-    number = whole(value)
+    number = to_int(value)
     if number is None or not minimum <= number <= sys.maxsize:
-        raise OptionsError(f"{name} is {shown(value)}; it must be a whole number from {minimum} to {sys.maxsize}")
+        raise OptionsError(
+            f"{name} is {format_value(value)}; it must be a whole number from {minimum} to {sys.maxsize}"
+        )
     return number
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from telecine.errors import NoVideoError, OptionsError
 from telecine.sampling.policies import POLICIES, ClipFacts, apply_policy, may_be_rounded, policy_defaults
 from telecine.timeline import Timeline
-from telecine.validation import real, shown, whole
+from telecine.validation import format_value, to_float, to_int
 
 __all__ = ["KEY_FRAMES", "Sampling", "select"]
 
@@ -78,12 +78,14 @@ class Sampling:
 
     def _check_ranges(self) -> None:
         if self.fps is not None and not _MIN_FPS <= self.fps <= _MAX_FPS:
-            raise OptionsError(f"fps is {shown(self.fps)}; it must be from {_MIN_FPS:g} to {_MAX_FPS:.0f}")
+            raise OptionsError(f"fps is {format_value(self.fps)}; it must be from {_MIN_FPS:g} to {_MAX_FPS:.0f}")
         if self.start is not None and self.start < 0:
-            raise OptionsError(f"start is {shown(self.start)}; it must not be negative, it counts from the first frame")
+            raise OptionsError(
+                f"start is {format_value(self.start)}; it must not be negative, it counts from the first frame"
+            )
         if self.end is not None and self.end <= (self.start or 0):
-            start = shown(self.start or 0)
-            raise OptionsError(f"end is {shown(self.end)}; it must be greater than start, which is {start}")
+            start = format_value(self.start or 0)
+            raise OptionsError(f"end is {format_value(self.end)}; it must be greater than start, which is {start}")
         for name in ("num_frames", "max_frames"):
             most = getattr(self, name)
             if self.min_frames is not None and most is not None and self.min_frames > most:
@@ -115,14 +117,14 @@ class Sampling:
 def _check_policy_name(policy: object) -> None:
     names = [KEY_FRAMES, *POLICIES]
     if policy is not None and (not isinstance(policy, str) or policy not in names):
-        raise OptionsError(f"policy is {shown(policy)}; it must be one of: {', '.join(sorted(names))}")
+        raise OptionsError(f"policy is {format_value(policy)}; it must be one of: {', '.join(sorted(names))}")
 
 
 def _whole(name: str, value: object) -> int:
     # a bool is an int to Python, but num_frames=True is a mistake
-    number = whole(value)
+    number = to_int(value)
     if number is None:
-        raise OptionsError(f"{name}: got {shown(value)}; it must be a whole number")
+        raise OptionsError(f"{name}: got {format_value(value)}; it must be a whole number")
     return number
 
 
@@ -131,14 +133,14 @@ def _count(name: str, value: object) -> int | None:
         return None
     count = _whole(name, value)
     if count < 1:
-        raise OptionsError(f"{name} is {shown(count)}; it must be at least 1")
+        raise OptionsError(f"{name} is {format_value(count)}; it must be at least 1")
     return min(count, _MOST_FRAMES)
 
 
 def _number(name: str, value: object) -> Seconds:
-    number = real(value)
+    number = to_float(value)
     if number is None:
-        raise OptionsError(f"{name}: got {shown(value)}; it must be a number")
+        raise OptionsError(f"{name}: got {format_value(value)}; it must be a number")
     if not math.isfinite(number):
         raise OptionsError(f"{name}: got {number}; it must be a finite number")
     return value if isinstance(value, Fraction) else number
@@ -195,7 +197,7 @@ def _explicit(indices: Sequence[int] | IntArray, num_frames: int) -> IntArray:
     for bad in (min(indices), max(indices)):
         if not 0 <= bad < num_frames:
             raise OptionsError(
-                f"indices holds {shown(bad)}; this clip has {num_frames} frames, "
+                f"indices holds {format_value(bad)}; this clip has {num_frames} frames, "
                 f"so an index is from 0 to {num_frames - 1}"
             )
     return np.array(indices, np.int64)

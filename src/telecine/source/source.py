@@ -27,7 +27,7 @@ from telecine.source.http import fetch
 from telecine.source.spool import map_descriptor, reraise_foreign, spool
 from telecine.source.text_files import PLAIN_TEXT, describe_text
 from telecine.source.urls import ByteLimit, decode_data_url, path_of_file_url, printable, url_name
-from telecine.validation import shown
+from telecine.validation import format_value
 
 __all__ = ["Source", "open_source", "video_of_row"]
 
@@ -154,7 +154,7 @@ def video_of_row(row: Mapping[str, Any]) -> object:
     """
     content, path = row.get("bytes"), row.get("path")
     if content is None and path is None:
-        keys = shown([str(key) for key in row])
+        keys = format_value([str(key) for key in row])
         raise OptionsError(f"the source is a row with the keys {keys}; one of 'bytes' and 'path' must be there and set")
     if content is not None and isinstance(content, str | os.PathLike | Mapping):
         raise OptionsError(f"the source is a row whose 'bytes' is a {type(content).__name__}; it must be bytes or None")

@@ -31,7 +31,7 @@ from telecine.index.video_info import VideoInfo
 from telecine.pixels.geometry import Geometry
 from telecine.plan.decode_plan import make_plan
 from telecine.timeline import Timeline
-from telecine.validation import check
+from telecine.validation import check_options
 
 
 class FakePacket(bytes):
@@ -228,9 +228,9 @@ def test_codecs_without_a_bit_exact_transform_are_refused(double: Double, codec:
 
 def test_wrong_options_and_devices_raise_errors(double: Double) -> None:
     own = NvdecBackend.options
-    assert check("nvdec", {}, own, {}) == {"out": "auto"}
+    assert check_options("nvdec", {}, own, {}) == {"out": "auto"}
     with pytest.raises(OptionsError, match='must be "auto" or "torch" or "array" or "numpy"'):
-        check("nvdec", {"out": "jax"}, own, {})
+        check_options("nvdec", {"out": "jax"}, own, {})
     with pytest.raises(OptionsError, match='device is "cpu"'):
         NvdecBackend().check_device("cpu", {"out": "torch"})
     with pytest.raises(BackendUnavailable, match="there is no GPU 5"):

@@ -16,7 +16,7 @@ from telecine.errors import LimitError, OptionsError
 from telecine.index.video_info import VideoInfo
 from telecine.integrations.processor_sizes import FITS, processor_size
 from telecine.pixels.geometry import Fit, Size
-from telecine.validation import real, shown, whole
+from telecine.validation import format_value, to_float, to_int
 
 __all__ = ["STARTUP_ONLY", "DecodeOptions", "default_device", "defaults"]
 
@@ -65,13 +65,15 @@ class DecodeOptions:
     def __post_init__(self) -> None:
         for name in ("pool_size", "hw_decoders", "max_width", "max_height", "max_pixels"):
             value = getattr(self, name)
-            if value is not None and (whole(value) or 0) < 1:
-                raise OptionsError(f"{name} is {shown(value)}; it must be a whole number from 1 on")
-        if not (real(self.timeout_sec) or 0) > 0:
-            raise OptionsError(f"timeout_sec is {shown(self.timeout_sec)}; it must be a positive number of seconds")
+            if value is not None and (to_int(value) or 0) < 1:
+                raise OptionsError(f"{name} is {format_value(value)}; it must be a whole number from 1 on")
+        if not (to_float(self.timeout_sec) or 0) > 0:
+            raise OptionsError(
+                f"timeout_sec is {format_value(self.timeout_sec)}; it must be a positive number of seconds"
+            )
         if self.fit is not None and self.fit not in (*FITS, *_FOLLOWS_THE_MODEL):
             allowed = ", ".join((*_FOLLOWS_THE_MODEL, *FITS))
-            raise OptionsError(f"fit is {shown(self.fit)}; it must be one of: {allowed}")
+            raise OptionsError(f"fit is {format_value(self.fit)}; it must be one of: {allowed}")
         if self.size is not None and (self.fit is not None or self.max_pixels is not None):
             raise OptionsError("size goes neither with fit nor with max_pixels, which choose the size by themselves")
         if (self.max_width is None) is not (self.max_height is None):
