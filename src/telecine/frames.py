@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import html
 import io
 import math
 import operator
@@ -157,6 +156,8 @@ class Frames:
 
     def _repr_html_(self) -> str:
         """Return the contact sheet as an ``<img>`` element, for notebooks."""
+        import html
+
         caption = f"<div>{html.escape(repr(self))}</div>"
         if len(self) == 0:
             return caption

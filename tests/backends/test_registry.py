@@ -36,7 +36,7 @@ class NotDerived:
 def install(monkeypatch: pytest.MonkeyPatch, *points: tuple[str, str]) -> None:
     """Let other packages provide backends, each by name and ``module:class``, until the test ends."""
     found = [EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in points]
-    monkeypatch.setattr(registry, "entry_points", lambda group: found if group == ENTRY_POINT_GROUP else [])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: found if group == ENTRY_POINT_GROUP else [])
     monkeypatch.setattr(registry, "_instances", {})
 
 

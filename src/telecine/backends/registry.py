@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from telecine.backends.base import Backend, BackendStatus
 from telecine.errors import BackendUnavailable, OptionsError
 from telecine.validation import Option, check_options
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["BUILT_IN", "ENTRY_POINT_GROUP", "backend_names", "get_backend", "list_backends", "prepare_backend"]
 
@@ -104,6 +106,8 @@ def _options_of(name: str) -> Mapping[str, Option]:
 
 def _entry_points() -> dict[str, list[EntryPoint]]:
     """Return the entry points of other packages by name."""
+    from importlib.metadata import entry_points  # slow to import
+
     found: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=ENTRY_POINT_GROUP):
         found.setdefault(point.name, []).append(point)

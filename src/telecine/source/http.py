@@ -20,8 +20,6 @@ import functools
 import ipaddress
 import os
 import re
-import socket
-import ssl
 import time
 from collections.abc import Generator, Iterable, Iterator
 from http import HTTPStatus
@@ -33,6 +31,8 @@ from telecine.limits import Limits
 from telecine.source.urls import ByteLimit, printable, url_name
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
     from httpcore import NetworkBackend, NetworkStream, Response
 else:
@@ -70,6 +70,8 @@ def is_public(address: str) -> bool:
 
 def resolve(host: str, port: int) -> list[str]:
     """All IP addresses of a host, in the system's order of preference, without repeats."""
+    import socket
+
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
@@ -133,6 +135,8 @@ class _Stream(NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> NetworkStream:
+        import ssl
+
         try:
             secure = self._inner.start_tls(ssl_context, server_hostname, _clip(timeout, self._deadline))
         except BaseException as error:
