@@ -169,6 +169,6 @@ def test_frames_written_to_tensors_are_turned_by_the_display_matrix(torch: Any, 
         output_buffers.PinnedOutput(request) if pinned else output_buffers.TorchOutput(request, torch.device("cpu"))
     )
     for row, picture in enumerate(undone):
-        output.write((row,), torch.from_numpy(picture.copy()))
+        output.write_tensor((row,), torch.from_numpy(picture.copy()))
     assert np.array_equal(np.asarray(output.decoded().data), stored)
     assert output.kept.all()

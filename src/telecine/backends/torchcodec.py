@@ -134,7 +134,7 @@ class _PlanDecoder:
         # calls are right; the others are decoded again in smaller files.
         with suppress(RuntimeError):
             for position, picture in self._pictures(file):
-                _write(self.output, file.targets[position], picture)
+                self.output.write_tensor(file.targets[position], picture)
                 decoded.add(position)
         missing = {target for target in output_rows(ranges) if file.positions[target] not in decoded}
         if missing and not is_retry:
@@ -200,10 +200,3 @@ def _frame_mappings(file: RemuxedFile) -> str:
         for position in (first, *others)
     ]
     return json.dumps({"frames": frames})
-
-
-def _write(output: HostOutput | TorchOutput, rows: tuple[int, ...], picture: torch.Tensor) -> None:
-    if isinstance(output, TorchOutput):
-        output.write(rows, picture)
-    else:
-        output.write(rows, picture.numpy())

@@ -26,34 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ALLOWED_FORMATS", "Demuxer"]
 
-ALLOWED_FORMATS = (
-    "mov,mp4,m4a,3gp,3g2,mj2",
-    "matroska,webm",
-    "avi",
-    "mpegts",
-    "mpeg",
-    "mpegvideo",
-    "m4v",
-    "h264",
-    "hevc",
-    "obu",
-    "ivf",
-    "vc1",
-    "flv",
-    "asf",
-    "ogg",
-    "mxf",
-    "nut",
-    "dv",
-    "gif",
-    "apng",
-    "mjpeg",
-    "yuv4mpegpipe",
-    # audio only: opened so that the error message can name the streams
-    "mp3",
-    "aac",
-    "wav",
-    "flac",
+_AUDIO_FORMATS = "mp3 aac wav flac"
+"""Formats that are opened so that the error message can name their streams."""
+ALLOWED_FORMATS = tuple(
+    f"""mov,mp4,m4a,3gp,3g2,mj2 matroska,webm avi mpegts mpeg mpegvideo m4v h264 hevc obu ivf vc1 flv asf ogg mxf nut dv
+    gif apng mjpeg yuv4mpegpipe {_AUDIO_FORMATS}""".split()
 )
 """FFmpeg's names of the demuxers that may open a source. None of them opens other files or sockets."""
 

@@ -165,7 +165,7 @@ class _FileDecoder:
             return False
         position = {number: i for i, number in enumerate(found)}
         for number, rows in file.targets.items():
-            self._output.write(rows, result.frames[position[number - missing]])
+            self._output.write_tensor(rows, result.frames[position[number - missing]])
         # once freed, the memory of these frames may go to another worker, which writes to it in a stream of its own
         torch.cuda.current_stream(torch.device("cuda", 0)).synchronize()
         return True

@@ -127,6 +127,10 @@ class HostOutput:
             convert(VideoFrame.from_ndarray(np.ascontiguousarray(picture), layout), self.data[rows[0]])
         self.repeat_first(rows)
 
+    def write_tensor(self, rows: tuple[int, ...], picture: torch.Tensor) -> None:
+        """Fill rows from a torch tensor in host memory, ``uint8 [h, w, 3]`` RGB as stored."""
+        self.write(rows, picture.numpy())
+
     def write_frame(self, rows: tuple[int, ...], picture: Any) -> None:
         """Fill rows from a decoded ``av.VideoFrame`` with its own colour tags."""
         self._converter(picture, self.data[rows[0]])
@@ -143,35 +147,27 @@ class HostOutput:
         return Decoded(self.data, self.kept, "cpu", notes + size_notes(set().union(*self._sizes)))
 
 
-class PinnedOutput:
+class PinnedOutput(HostOutput):
     """Frames in pinned host memory, filled from torch tensors on a GPU. Not thread-safe.
 
     Into memory that is not pinned, the driver copies in small steps through a buffer of its own.
-
-    Args:
-        request: see :class:`HostOutput`.
     """
 
     def __init__(self, request: DecodeRequest) -> None:
         self._tensor = _pinned_tensor(_shape(request))
-        self._buffer = HostOutput(request, self._tensor.numpy())
-        self.kept = self._buffer.kept
+        super().__init__(request, self._tensor.numpy())
 
-    def write(self, rows: tuple[int, ...], picture: torch.Tensor) -> None:
+    def write_tensor(self, rows: tuple[int, ...], picture: torch.Tensor) -> None:
         """Fill rows from a picture as stored, ``uint8 [h, w, 3]`` RGB; valid once its stream has synchronized."""
         shape = tuple(picture.shape)
-        if self._buffer.is_frame_shape(shape):
+        if self.is_frame_shape(shape):
             for row in rows:
                 self._tensor[row].copy_(picture, non_blocking=True)
             self.kept[list(rows)] = True
         else:
             host = _pinned_tensor(shape)
             host.copy_(picture)
-            self._buffer.write(rows, host.numpy())
-
-    def decoded(self, notes: tuple[str, ...] = ()) -> Decoded:
-        """Return the result of the decode."""
-        return self._buffer.decoded(notes)
+            self.write(rows, host.numpy())
 
 
 def _pinned_tensor(shape: tuple[int, ...]) -> torch.Tensor:
@@ -202,7 +198,7 @@ class TorchOutput:
         self.kept = np.zeros(len(self.data), np.bool_)
         self._resize = _rgb_converter(request)
 
-    def write(self, rows: tuple[int, ...], picture: torch.Tensor) -> None:
+    def write_tensor(self, rows: tuple[int, ...], picture: torch.Tensor) -> None:
         """Fill rows from a picture as stored, ``uint8 [h, w, 3]`` RGB on the device."""
         import torch
 
