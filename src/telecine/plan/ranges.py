@@ -61,7 +61,9 @@ def closed_points(index: PacketIndex, packets: npt.NDArray[np.int64]) -> npt.NDA
     return np.flatnonzero(index.random_access[packets] == RandomAccess.CLOSED)
 
 
-def split_at_closed_points(index: PacketIndex, range_: DecodeRange, min_packets: int = 1) -> list[DecodeRange]:
+def split_at_closed_points(
+    index: PacketIndex, range_: DecodeRange, min_packets: int = 1, keep_all: bool = False
+) -> list[DecodeRange]:
     """Split a range at its closed random access points into ranges that can be decoded independently.
 
     Ranges without a target are dropped, and so are the packets after the last target of each range.
@@ -70,6 +72,7 @@ def split_at_closed_points(index: PacketIndex, range_: DecodeRange, min_packets:
         index: packet index of the video.
         range_: the range to split.
         min_packets: a split is made only if the range before it keeps at least this many packets.
+        keep_all: True to drop nothing, for ranges that are fed one after another.
     """
     bounds = [0]
     for position in closed_points(index, range_.packets).tolist():
@@ -79,8 +82,11 @@ def split_at_closed_points(index: PacketIndex, range_: DecodeRange, min_packets:
     for start, stop in pairwise([*bounds, len(range_.packets)]):
         packets = range_.packets[start:stop]
         targets = {packet: range_.targets[packet] for packet in packets.tolist() if packet in range_.targets}
-        if targets:
-            found.append(_shorten(index, DecodeRange(packets, range_.required[start:stop], targets, reset=True)))
+        part = DecodeRange(packets, range_.required[start:stop], targets, reset=True)
+        if keep_all:
+            found.append(part)
+        elif targets:
+            found.append(_shorten(index, part))
     return found
 
 

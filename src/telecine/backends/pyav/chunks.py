@@ -17,7 +17,7 @@ from telecine.backends.pyav.decoder import DecodePass, Decoder
 from telecine.backends.remux.output_buffers import allocate_frames, size_notes
 from telecine.pixels.filter_graph import Converter
 from telecine.plan.damage import DamageTracker
-from telecine.plan.ranges import DecodeRange, closed_points, split_at_closed_points, split_at_resets
+from telecine.plan.ranges import DecodeRange, split_at_closed_points, split_at_resets
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -78,7 +78,11 @@ class ChunkDecoder:
         """Yield the output rows in chunks, in order."""
         try:
             for decode_pass in split_at_resets(self._request.plan.ranges):
-                ranges = [part for range_ in decode_pass for part in self._split(range_)]
+                ranges = [
+                    part
+                    for range_ in decode_pass
+                    for part in split_at_closed_points(self._index, range_, keep_all=True)
+                ]
                 damaged = yield from self._decode(ranges, self._threads)
                 for range_ in ranges[len(ranges) if damaged is None else damaged :]:
                     for independent in split_at_closed_points(self._index, range_):
@@ -88,14 +92,6 @@ class ChunkDecoder:
                     self._decoder.discard()
         finally:
             self._decoder.discard()
-
-    def _split(self, range_: DecodeRange) -> Iterator[DecodeRange]:
-        """Split a range at its closed points, but keep every packet: together, the parts are fed as the range is."""
-        points = closed_points(self._index, range_.packets)
-        cuts = points[points > 0]
-        for packets, required in zip(np.split(range_.packets, cuts), np.split(range_.required, cuts), strict=True):
-            targets = {packet: range_.targets[packet] for packet in packets.tolist() if packet in range_.targets}
-            yield DecodeRange(packets, required, targets, range_.reset)
 
     def _decode(
         self, ranges: list[DecodeRange], threads: int, is_repeated: bool = False
