@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from telecine.backends.cuda_output import check_gpu, upload
 from telecine.backends.nvdec.backend import OUT
 from telecine.backends.registry import get_backend
 from telecine.errors import BackendUnavailable, OverloadedError, UnsupportedVideoError
+from telecine.plan.decode_plan import make_plan
 from telecine.validation import Option
 
 __all__ = ["AutoBackend"]
@@ -42,24 +43,50 @@ class AutoBackend(Backend):
 
     def decode(self, request: DecodeRequest) -> Decoded:
         """See :meth:`telecine.backends.Backend.decode`."""
-        on_gpu = replace(request, options={"out": request.options["out"]})
         try:
-            decoded = get_backend("nvdec").decode(on_gpu)
+            decoded = get_backend("nvdec").decode(_for_gpu(request))
         except (UnsupportedVideoError, BackendUnavailable, OverloadedError) as error:
-            return self._decode_on_cpu(request, str(error))
+            return _upload(request, get_backend("pyav").decode(_for_cpu(request)), str(error))
+        return self._decode_lost(request, decoded)
+
+    def decode_chunks(self, request: DecodeRequest, chunk_frames: int) -> Iterator[Decoded]:
+        """See :meth:`telecine.backends.Backend.decode_chunks`. From a refusal of the GPU on, the CPU decodes."""
+        index, frames, done = request.index, request.plan.frames, 0
+        try:
+            for decoded in get_backend("nvdec").decode_chunks(_for_gpu(request), chunk_frames):
+                start, done = done, done + len(decoded.kept)
+                yield self._decode_lost(replace(request, plan=make_plan(index, frames[start:done])), decoded)
+        except (UnsupportedVideoError, BackendUnavailable, OverloadedError) as error:
+            rest = replace(request, plan=make_plan(index, frames[done:]))
+            for decoded in get_backend("pyav").decode_chunks(_for_cpu(rest), chunk_frames):
+                yield _upload(request, decoded, str(error))
+
+    def _decode_lost(self, request: DecodeRequest, decoded: Decoded) -> Decoded:
+        """Decode on the CPU what the GPU decoded with losses: the result with more frames counts."""
         if decoded.kept.all():
             return replace(decoded, backend="nvdec")
-        # FFmpeg may decode packets that the hardware parser rejected: the result with more frames counts
+        # FFmpeg may decode packets that the hardware parser rejected
         missing = int((~decoded.kept).sum())
-        again = self._decode_on_cpu(request, f"nvdec: {missing} of {len(decoded.kept)} frames could not be decoded")
-        return again if again.kept.sum() > decoded.kept.sum() else replace(decoded, backend="nvdec")
+        again = get_backend("pyav").decode(_for_cpu(request))
+        if again.kept.sum() <= decoded.kept.sum():
+            return replace(decoded, backend="nvdec")
+        again = replace(again, packets_fed=decoded.packets_fed)
+        return _upload(request, again, f"nvdec: {missing} of {len(decoded.kept)} frames could not be decoded")
 
-    def _decode_on_cpu(self, request: DecodeRequest, reason: str) -> Decoded:
-        out, threads = request.options["out"], request.options["threads"]
-        layout = request.layout if out == "numpy" else "NHWC"  # uploads take contiguous memory
-        on_cpu = replace(request, device="cpu", options={"threads": threads}, layout=layout)
-        decoded = get_backend("pyav").decode(on_cpu)
-        if out != "numpy":
-            data, device = upload(decoded.data, request.device, out)
-            decoded = replace(decoded, data=data, device=device)
-        return replace(decoded, backend="pyav", fallback_reason=reason)
+
+def _for_gpu(request: DecodeRequest) -> DecodeRequest:
+    return replace(request, options={"out": request.options["out"]})
+
+
+def _for_cpu(request: DecodeRequest) -> DecodeRequest:
+    layout = request.layout if request.options["out"] == "numpy" else "NHWC"  # uploads take contiguous memory
+    return replace(request, device="cpu", options={"threads": request.options["threads"]}, layout=layout)
+
+
+def _upload(request: DecodeRequest, decoded: Decoded, reason: str) -> Decoded:
+    """Put frames of the CPU where the request wants them, and say why the CPU decoded them."""
+    out = request.options["out"]
+    if out != "numpy":
+        data, device = upload(decoded.data, request.device, out)
+        decoded = replace(decoded, data=data, device=device)
+    return replace(decoded, backend="pyav", fallback_reason=reason)
