@@ -16,6 +16,8 @@ import pytest
 
 import telecine
 from support.clips import CLIPS, Clip, clips, read_number
+from telecine.backends import Backend
+from telecine.backends.pyav.backend import PyAVBackend
 
 CLIP = CLIPS["h264_pyramid.mp4"]
 
@@ -57,6 +59,28 @@ def test_chunks_of_every_clip_have_the_frames_of_load(clip: Clip) -> None:
             assert_chunks_equal_load(video, chunk_frames)
         assert_chunks_equal_load(video, 4, fps=5)
         assert_chunks_equal_load(video, 5, num_frames=13)
+
+
+@pytest.mark.parametrize("clip", [*clips("core"), *clips("damaged"), *clips("open_gop")], ids=str)
+def test_chunks_decoded_group_by_group_have_the_frames_of_load(clip: Clip, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As backends do that keep no decoder open."""
+    monkeypatch.setattr(PyAVBackend, "decode_chunks", Backend.decode_chunks)
+    with telecine.open(clip.path(), threads=1) as video:
+        for chunk_frames in (2, 16):
+            assert_chunks_equal_load(video, chunk_frames)
+        assert_chunks_equal_load(video, 4, fps=5)
+
+
+@pytest.mark.parametrize("clip", [clip for clip in clips("core") if clip.codec in ("h264", "hevc", "vp9")], ids=str)
+def test_chunks_of_opencv_have_the_frames_of_load(clip: Clip) -> None:
+    pytest.importorskip("cv2")
+    with telecine.open(clip.path(), backend="opencv") as video:
+        try:
+            video.load(num_frames=1)
+        except telecine.UnsupportedVideoError as error:
+            pytest.skip(str(error))
+        assert_chunks_equal_load(video, 7)
+        assert_chunks_equal_load(video, 4, fps=5)
 
 
 def test_an_opened_video_tells_what_load_tells() -> None:

@@ -127,3 +127,47 @@ def test_the_metrics_count_the_decoder_sessions_of_every_gpu_in_use(monkeypatch:
     backend._devices |= {0, 2}
     assert backend.gauges() == {"telecine_sessions": 12.0, "telecine_vram_bytes": 2002.0}
     assert auto.AutoBackend().gauges() == {}
+
+
+def _chunks(**options: Any) -> list[telecine.Frames]:
+    with telecine.open(CLIPS["h264_pyramid.mp4"].path(), device="cuda", threads=1) as video:
+        return list(video.iterate(chunk_frames=4, **options))
+
+
+def _assert_all_frames(chunks: list[telecine.Frames]) -> None:
+    assert [frame.index for chunk in chunks for frame in chunk] == list(range(60))
+    expected = telecine.load(CLIPS["h264_pyramid.mp4"].path()).data
+    assert np.array_equal(np.concatenate([chunk.data for chunk in chunks]), expected)
+
+
+def test_chunks_of_a_video_that_the_gpu_refuses_come_from_one_decoder_on_the_cpu(gpu: FakeNvdec) -> None:
+    gpu.error = UnsupportedVideoError("nvdec: no")
+    chunks = _chunks()
+    _assert_all_frames(chunks)
+    assert {(chunk.report.backend, chunk.report.device, chunk.report.fallback_reason) for chunk in chunks} == {
+        ("pyav", "cuda:0", "nvdec: no")
+    }
+    assert sum(chunk.report.packets_fed for chunk in chunks) == 60
+
+
+def test_chunks_after_a_refusal_in_mid_stream_come_from_the_cpu(
+    gpu: FakeNvdec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode = FakeNvdec.decode
+
+    def decode_first_group(self: FakeNvdec, request: DecodeRequest) -> Decoded:
+        if request.plan.frames[0] > 0:
+            raise UnsupportedVideoError("nvdec: the picture grows")
+        return decode(self, request)
+
+    monkeypatch.setattr(FakeNvdec, "decode", decode_first_group)
+    chunks = _chunks()
+    _assert_all_frames(chunks)
+    assert [chunk.report.backend for chunk in chunks] == ["nvdec"] * 6 + ["pyav"] * 9
+
+
+def test_lost_frames_of_a_chunk_are_decoded_again_on_the_cpu(gpu: FakeNvdec) -> None:
+    gpu.lost_rows = (1,)
+    chunks = _chunks()
+    _assert_all_frames(chunks)
+    assert [chunk.report.backend for chunk in chunks[:2]] == ["pyav", "nvdec"]
