@@ -255,7 +255,7 @@ def raw_limit(codec: str, extradata: bytes, packets: list[bytes], seconds: float
         )
         with stream.open("wb") as file:
             for number, packet in enumerate(packets):
-                prepared, _, _ = _nvdec._prepare(codec, extradata, packet, number == 0)
+                prepared, _, _ = _nvdec._convert_packet(codec, extradata, packet, number == 0)
                 file.write(len(prepared).to_bytes(4, "little") + prepared)
         engines = _nvdec.caps(0, codec, "420", 8)["num_engines"]
         command = [str(program), str(stream), codec, str(engines), str(seconds)]

@@ -125,7 +125,7 @@ int main(int count, char** arguments) try {
             params.on_sequence = on_sequence;
             params.on_decode = on_decode;
             params.on_display = on_display;
-            cuda.check(cuda.parser_create(&decoder.parser, &params), "making a parser");
+            cuda.check(cuda.parser_create(&decoder.parser, &params), "creating a parser");
             feed(decoder, packets);
             decoder.pictures = 0;
             ++ready;

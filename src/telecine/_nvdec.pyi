@@ -1,4 +1,4 @@
-"""The NVDEC engine, in C++; src/telecine/native has its sources. Built where a compiler is there, else missing."""
+"""The NVDEC engine, a C++ extension with its sources in src/telecine/native; missing if it could not be built."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex, TypedDict, overload
@@ -6,21 +6,23 @@ from typing import Any, SupportsIndex, TypedDict, overload
 import numpy as np
 import numpy.typing as npt
 
-RESTART: int
-"""Packet flag: decoding can start here and nothing after it refers to what lies before, so damage ends here."""
-NEEDED: int
-"""Packet flag: if it brings no sound picture, what follows is not sound either."""
+CLOSED: int
+"""Packet flag: closed random access point. Nothing after it refers to anything before, so damage ends here."""
+REQUIRED: int
+"""Packet flag: if it brings no reliable picture, the following pictures are unreliable."""
 CORRUPT: int
-"""Packet flag: the container says that bytes of it are missing."""
+"""Packet flag: the container reports missing bytes."""
 OPEN: int
-"""Packet flag: decoding can start here, but for the leading pictures that follow."""
+"""Packet flag: open random access point. Leading pictures that follow may refer to pictures before it."""
 LEADING: int
-"""Packet flag: may need what lies before the point of access in front of it."""
+"""Packet flag: leading picture of the random access point before it."""
 
 class NvdecError(RuntimeError):
     """``args`` are the message and its kind: "unusable", "unsupported", "memory" or "driver"."""
 
 class Caps(TypedDict):
+    """Capabilities of a GPU's video decoder; sizes are (height, width)."""
+
     supported: bool
     num_engines: int
     min_size: tuple[int, int]
@@ -28,13 +30,15 @@ class Caps(TypedDict):
     output_formats: int
 
 class Stats(TypedDict):
+    """Counters of a GPU's engine since the start of the process, and its current state."""
+
     requests: int
-    runs: int
+    ranges: int
     pictures: int
     frames: int
     workers: int
-    queued_runs: int
-    running_runs: int
+    queued_ranges: int
+    running_ranges: int
     sessions_made: int
     sessions_reused: int
     sessions_reconfigured: int
@@ -44,7 +48,7 @@ class Stats(TypedDict):
     session_bytes: int
 
 class Geometry:
-    """How pictures become frames: ``width`` and ``height`` of the output; ``matrix`` is a code point of ITU-T H.273."""
+    """Size, rotation and colour of the output frames; ``matrix`` is a code point of ITU-T H.273."""
 
     def __init__(
         self,
@@ -58,33 +62,35 @@ class Geometry:
     ) -> None: ...
 
 class Output:
-    """``rows`` packed frames from device address ``pointer`` on; ``stream`` is the caller's, as an integer."""
+    """Memory of ``rows`` packed frames from device address ``pointer`` on; ``stream`` is its owner's CUDA stream."""
 
     def __init__(self, pointer: int, rows: int, stream: int = 0) -> None: ...
 
 class Result:
+    """The result of one call of :func:`decode`."""
+
     @property
     def loss(self) -> bytes:
-        """For each wanted pair: 0 kept, 1 missing, 2 damaged, 3 mislabelled, 4 failed, 5 stopped."""
+        """A code for each target: 0 decoded, 1 missing, 2 damaged, 3 timestamp mismatch, 4 failed, 5 stopped."""
 
     @property
     def pictures(self) -> int:
-        """Pictures decoded."""
+        """Number of decoded pictures."""
 
     @property
     def stopped(self) -> bool:
-        """Whether the deadline or a withdrawal ended it early."""
+        """True if the deadline or a cancellation ended it early."""
 
     @property
     def failure(self) -> str | None:
-        """What went wrong with the machine, not the video, in at least one run."""
+        """Message of the first failure of the machine, not of the video; None without one."""
 
     @property
     def failure_kind(self) -> str:
-        """As in :class:`NvdecError`; only with :attr:`failure`."""
+        """Kind of :attr:`failure`, as in :class:`NvdecError`."""
 
 class DeviceArray:
-    """``uint8 [N, H, W, 3]`` on a GPU, for programs without torch."""
+    """Frames ``uint8 [N, H, W, 3]`` on a GPU, for programs without torch."""
 
     def __init__(self, device: int, shape: tuple[int, int, int, int]) -> None: ...
     @property
@@ -129,30 +135,57 @@ class DeviceView:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
 
+class Surface:
+    """A decoded picture in device memory, in NVDEC's layout.
+
+    Args:
+        address: of the luma plane, which the chroma follows: interleaved, or two planes for 4:4:4.
+        pitch: bytes from row to row.
+        rows: of the luma plane.
+        width: of the picture in pixels.
+        height: of the picture in pixels.
+        depth: used bits of a sample: 8, or 10, 12 or 16 in the upper bits of 16.
+        chroma: "420", "422" or "444".
+    """
+
+    def __init__(
+        self, address: int, pitch: int, rows: int, width: int, height: int, depth: int, chroma: str
+    ) -> None: ...
+
+class SurfaceConverter:
+    """Converts surfaces into frames of an output, on the output's stream. Not thread-safe."""
+
+    def __init__(self, device: int, geometry: Geometry, output: Output) -> None: ...
+    def put(self, surface: Surface, rows: npt.NDArray[np.int64]) -> None:
+        """Enqueue the conversion of a surface into output rows. It must not change before :meth:`finish`."""
+
+    def finish(self) -> None:
+        """Wait until all frames are written."""
+
 def load(cuda: str, cuvid: str) -> None:
-    """For tests: the libraries to use from now on. Call :func:`shutdown` before."""
+    """Set the driver libraries to load, for tests. Call :func:`shutdown` before."""
 
 def device_count() -> int: ...
 def driver_version() -> str:
-    """The CUDA version that the driver knows: "13.0"."""
+    """Return the newest CUDA version that the driver supports: "13.0"."""
 
 def device_name(device: int) -> str: ...
 def pci_address(device: int) -> str: ...
 def caps(device: int, codec: str, chroma: str, depth: int) -> Caps:
-    """What the decoder can do. ``codec`` is FFmpeg's name, ``chroma`` "420", "422" or "444"."""
+    """Return the capabilities of the video decoder for a codec by FFmpeg's name, "420", "422" or "444", and bits."""
 
 def refusal(device: int, codec: str, chroma: str, depth: int, width: int, height: int) -> str | None:
-    """Why such a video cannot be decoded on the device; None if it can."""
+    """Return the reason if the device cannot decode such a video; None if it can."""
 
 def decode(
     device: int,
     codec: str,
     extradata: bytes,
     packets: list[Any],
-    orders: npt.NDArray[np.int64],
+    display_order: npt.NDArray[np.int64],
     flags: npt.NDArray[np.uint8],
-    runs: npt.NDArray[np.int64],
-    wanted: npt.NDArray[np.int64],
+    ranges: npt.NDArray[np.int64],
+    targets: npt.NDArray[np.int64],
     geometry: Geometry,
     output: Output,
     timeout: float | None = None,
@@ -160,41 +193,45 @@ def decode(
     trust_references: bool = True,
     max_pixels: int = ...,
 ) -> Result:
-    """Decode a request, without the GIL. Nothing is in the queue any more when this returns; ``output.stream`` waits.
+    """Decode packets into an output, without the GIL. After the return only ``output.stream`` has work enqueued.
 
     Args:
         device: number of the GPU.
-        codec: FFmpeg's name.
+        codec: FFmpeg's name: "h264", "hevc", "vp8" or "vp9".
         extradata: the stream's codec private data.
         packets: P objects with the buffer protocol.
-        orders: ``int64 [P]`` place of each in presentation order: distinct, ascending in display order.
-        flags: ``uint8 [P]`` of the packet flags.
-        runs: ``int64 [R, 2]`` (start, stop) of packets, ascending; each begins at a random access point.
-        wanted: ``int64 [K, 2]`` (packet, output row).
+        display_order: ``int64 [P]`` position of each packet in display order, distinct within a range.
+        flags: ``uint8 [P]`` packet flags.
+        ranges: ``int64 [R, 2]`` (start, stop) of the decode ranges in ``packets``, ascending; each starts at a random
+            access point.
+        targets: ``int64 [K, 2]`` (position in ``packets``, output row).
         geometry: of the frames.
-        output: where they go.
+        output: memory for the frames.
         timeout: seconds.
-        cancelled: asked every few milliseconds whether the request is withdrawn.
-        trust_references: whether a picture without its references is damaged; false for streams without exact access.
-        max_pixels: of a picture, width times height.
+        cancelled: called every few milliseconds; returns True if the request is cancelled.
+        trust_references: True if a picture without its references is damaged; False for streams without exact random
+            access points.
+        max_pixels: limit of a picture's width times height.
     """
 
 def to_host(device: int, pointer: int, shape: tuple[int, int, int, int], stream: int = 0) -> npt.NDArray[np.uint8]:
-    """Copy frames to pinned host memory, behind the work on ``stream``. The memory is reused when the array dies."""
+    """Copy frames to pinned host memory, after the work on ``stream``. The memory is reused when the array is freed."""
 
 def synchronize(device: int, stream: int = 0) -> None:
     """Wait for all work on a stream."""
 
 def warm_up(device: int, codec: str, chroma: str, depth: int, width: int, height: int, count: int) -> None:
-    """Make sessions so that the next decode finds them warm."""
+    """Create idle sessions in advance."""
 
 def configure(
     device: int, workers: int | None = None, session_bytes: int | None = None, idle_sessions: int = 16
 ) -> None:
-    """Limits: ``workers`` before the first decode only; ``session_bytes`` of GPU memory for all sessions together."""
+    """Set limits. ``workers`` only before the first decode; ``session_bytes`` of GPU memory for all sessions."""
 
 def stats(device: int) -> Stats: ...
 def shutdown() -> bool:
-    """Stop the threads and free what is held on the GPUs. The next decode starts anew."""
+    """Stop the threads and free the GPU memory until the next decode. Returns True if they ended in time."""
 
-def _prepare(codec: str, extradata: bytes, packet: bytes, with_headers: bool) -> tuple[bytes, list[int], bool]: ...
+def _convert_packet(
+    codec: str, extradata: bytes, packet: bytes, with_parameter_sets: bool
+) -> tuple[bytes, list[int], bool]: ...

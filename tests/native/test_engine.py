@@ -1,4 +1,4 @@
-"""The NVDEC engine against a stand-in for the driver: labels, pixels, damage, sessions."""
+"""The NVDEC engine with a fake driver: frame identity, pixels, damage, sessions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.fake_driver.stream import BAD, FIELD, IGNORED, INTRA, REFERENCE, SE
 from telecine.pixels.geometry import Geometry
 
 
-def test_every_frame_of_a_reordered_stream_is_labelled(double: Double) -> None:
+def test_every_frame_of_a_reordered_stream_fills_its_own_row(double: Double) -> None:
     pictures = gop(0, 25)
     wanted = list(range(len(pictures)))
     result, frames = double.decode(pictures, wanted)
@@ -19,7 +19,7 @@ def test_every_frame_of_a_reordered_stream_is_labelled(double: Double) -> None:
     check_frames(frames, numbers_at(pictures, wanted), Shape())
 
 
-def test_rows_may_come_in_any_order_and_repeat(double: Double) -> None:
+def test_output_rows_in_any_order_and_repeated_are_filled(double: Double) -> None:
     pictures = gop(0, 12)
     wanted = [7, 2, 7, 0, 11, 2]
     result, frames = double.decode(pictures, wanted)
@@ -54,7 +54,7 @@ def test_only_wanted_frames_are_mapped(double: Double) -> None:
     ],
 )
 @pytest.mark.parametrize("orientation", [(0, False), (1, False), (2, True), (3, True)])
-def test_pixels_are_those_of_the_filter_chain(
+def test_pixels_match_those_of_ffmpegs_filter_graph(
     double: Double, shape: Shape, size: tuple[int, int] | None, orientation: tuple[int, bool]
 ) -> None:
     width, height = shape.shown
@@ -70,22 +70,22 @@ def test_two_fields_in_one_packet_are_one_frame(double: Double) -> None:
     top = Coded(0, 0, INTRA | REFERENCE | FIELD, (), True)
     bottom = Coded(0, 0, REFERENCE | FIELD | SECOND, (0,))
     after = Coded(1, 1, REFERENCE, (0,))
-    result, frames = double.decode([top.packet() + bottom.packet(), after], [0, 1], orders=[0, 1], flags=[3, 2])
+    result, frames = double.decode([top.packet() + bottom.packet(), after], [0, 1], display_order=[0, 1], flags=[3, 2])
     assert result.loss == bytes(2)
     check_frames(frames, [0, 1], Shape())
 
 
-def test_times_that_contradict_the_stream_lose_frames_and_never_exchange_them(double: Double) -> None:
+def test_a_display_order_that_contradicts_the_bitstream_loses_frames_and_never_exchanges_them(double: Double) -> None:
     pictures = gop(0, 12)
-    orders = [p.order for p in pictures]
-    orders[1], orders[2] = orders[2], orders[1]
-    result, frames = double.decode(pictures, list(range(12)), orders=orders)
+    display_order = [p.order for p in pictures]
+    display_order[1], display_order[2] = display_order[2], display_order[1]
+    result, frames = double.decode(pictures, list(range(12)), display_order=display_order)
     kept = [i for i in range(12) if result.loss[i] == 0]
     assert {1, 2} <= {i for i in range(12) if result.loss[i] == 3}
     check_frames(frames[kept], numbers_at(pictures, kept), Shape())
 
 
-def test_damage_spreads_to_what_refers_to_it_and_ends_at_a_restart(double: Double) -> None:
+def test_damage_spreads_to_dependent_pictures_and_ends_at_a_closed_random_access_point(double: Double) -> None:
     pictures = [*gop(0, 9), *gop(9, 5)]
     pictures[3] = pictures[3].but(kind=pictures[3].kind | BAD)  # a reference in the middle of the first group
     result, frames = double.decode(pictures, list(range(len(pictures))))
@@ -94,14 +94,14 @@ def test_damage_spreads_to_what_refers_to_it_and_ends_at_a_restart(double: Doubl
     check_frames(frames[[0, 1, 2, *range(9, 14)]], [0, 2, 1, *numbers_at(pictures, range(9, 14))], Shape())
 
 
-def test_damage_of_a_picture_nobody_refers_to_stays_there(double: Double) -> None:
+def test_damage_of_a_disposable_picture_does_not_spread(double: Double) -> None:
     pictures = gop(0, 9)
     pictures[2] = pictures[2].but(kind=BAD)
     result, _ = double.decode(pictures, list(range(9)))
     assert [i for i, loss in enumerate(result.loss) if loss] == [2]
 
 
-def test_a_picture_that_the_parser_skips_breaks_what_follows(double: Double) -> None:
+def test_pictures_after_one_that_the_parser_skips_are_lost(double: Double) -> None:
     pictures = [*gop(0, 9), *gop(9, 3)]
     pictures[3] = pictures[3].but(kind=pictures[3].kind | IGNORED)
     result, _ = double.decode(pictures, list(range(len(pictures))))
@@ -109,35 +109,37 @@ def test_a_picture_that_the_parser_skips_breaks_what_follows(double: Double) -> 
     assert result.loss[3] == 1
 
 
-def test_a_reference_that_was_never_fed_breaks_what_follows(double: Double) -> None:
+def test_pictures_that_refer_to_a_picture_that_was_not_fed_are_lost(double: Double) -> None:
     pictures = gop(0, 9)
     del pictures[3]
     result, _ = double.decode(pictures, list(range(8)))
     assert [i for i, loss in enumerate(result.loss) if loss] == [3, 4, 5, 6, 7]
 
 
-def test_nothing_of_an_earlier_request_shows_through(double: Double) -> None:
+def test_pictures_of_an_earlier_request_do_not_count_as_references(double: Double) -> None:
     double.decode(gop(100, 12), [11])
     orphan = Coded(1, 1, REFERENCE, (50,))
     result, _ = double.decode([gop(0, 1)[0], orphan], [1])
     assert result.loss == b"\x02"
 
 
-def test_a_packet_cut_short_is_a_loss_and_no_wrong_frame(double: Double) -> None:
+def test_a_truncated_packet_loses_frames_and_gives_no_wrong_frame(double: Double) -> None:
     pictures: list[Coded | bytes] = [*gop(0, 9)]
     assert isinstance(pictures[3], Coded)
     cut = pictures[3].packet()[:-2]
-    result, _ = double.decode([*pictures[:3], cut, *pictures[4:]], list(range(9)), orders=[p.order for p in gop(0, 9)])
+    result, _ = double.decode(
+        [*pictures[:3], cut, *pictures[4:]], list(range(9)), display_order=[p.order for p in gop(0, 9)]
+    )
     assert all(result.loss[i] for i in range(3, 9)) and not any(result.loss[:3])
 
 
-def test_status_is_awaited(double: Double) -> None:
+def test_a_decode_status_in_progress_is_awaited(double: Double) -> None:
     double.set(in_progress=20)
     result, _ = double.decode(gop(0, 9), list(range(9)))
     assert result.loss == bytes(9)
 
 
-def test_a_session_is_reused(double: Double) -> None:
+def test_a_session_is_reused_by_later_requests(double: Double) -> None:
     before = double.nvdec.stats(0)
     for first in (0, 40, 80):
         result, frames = double.decode(gop(first, 9), [8])
@@ -148,7 +150,7 @@ def test_a_session_is_reused(double: Double) -> None:
     assert after["sessions_reused"] == before["sessions_reused"] + 2
 
 
-def test_sizes_in_one_class_share_a_session_and_keep_their_own_picture(double: Double) -> None:
+def test_sizes_of_one_size_class_share_a_session(double: Double) -> None:
     made, before = double.count("decoders_made"), double.nvdec.stats(0)["sessions_reconfigured"]
     for shape in (Shape(64, 48), Shape(96, 64, 96, 54), Shape(96, 64, 96, 52), Shape(64, 48, 62, 46), Shape(64, 48)):
         result, frames = double.decode(gop(0, 5), [0, 4], shape=shape)
@@ -158,7 +160,7 @@ def test_sizes_in_one_class_share_a_session_and_keep_their_own_picture(double: D
     assert double.nvdec.stats(0)["sessions_reconfigured"] == before + 2
 
 
-def test_another_bit_depth_chroma_or_size_class_is_another_session(double: Double) -> None:
+def test_another_bit_depth_chroma_format_or_size_class_needs_another_session(double: Double) -> None:
     made = double.count("decoders_made")
     for shape in (Shape(), Shape(depth=10), Shape(chroma=3), Shape(1024, 64), Shape()):
         assert double.decode(gop(0, 3), [0], shape=shape)[0].loss == b"\0"
@@ -172,19 +174,21 @@ def test_a_stream_that_needs_more_surfaces_gets_another_session(double: Double) 
     assert double.count("decoders_made") == made + 2
 
 
-def test_a_change_of_size_in_mid_run(double: Double) -> None:
+def test_the_picture_size_may_change_within_a_decode_range(double: Double) -> None:
     small, large = Shape(64, 48), Shape(1024, 48)
     middle = len(large.sps()).to_bytes(4, "big") + large.sps()
     first, second = gop(0, 5), gop(5, 5)
     packets: list[Coded | bytes] = [*first, middle + second[0].packet(), *second[1:]]
-    orders = [p.order for p in [*first, *second]]
-    result, frames = double.decode(packets, [1, 6], shape=small, orders=orders, flags=[3, 2, 0, 2, 0, 2, 2, 0, 2, 0])
+    display_order = [p.order for p in [*first, *second]]
+    result, frames = double.decode(
+        packets, [1, 6], shape=small, display_order=display_order, flags=[3, 2, 0, 2, 0, 2, 2, 0, 2, 0]
+    )
     assert result.loss == bytes(2)
     check_frames(frames[:1], [first[1].number], small)
     check_frames(frames[1:], [second[1].number], large, Geometry(48, 64, 0, False, 48, 64))
 
 
-def test_sessions_are_evicted_by_age_and_by_memory(double: Double) -> None:
+def test_sessions_are_evicted_by_number_and_by_memory(double: Double) -> None:
     double.nvdec.configure(0, idle_sessions=1)
     double.decode(gop(0, 3), [0])
     double.decode(gop(0, 3), [0], shape=Shape(depth=10))
@@ -198,7 +202,7 @@ def test_sessions_are_evicted_by_age_and_by_memory(double: Double) -> None:
     assert result.loss == b"\x04" and result.failure_kind == "memory"
 
 
-def test_warm_up_makes_sessions_beforehand(double: Double) -> None:
+def test_warm_up_creates_sessions_in_advance(double: Double) -> None:
     made = double.count("decoders_made")
     double.nvdec.warm_up(0, "h264", "420", 8, 64, 48, 3)
     assert double.count("decoders_made") == made + 3 and double.nvdec.stats(0)["sessions_idle"] == 3
@@ -206,7 +210,7 @@ def test_warm_up_makes_sessions_beforehand(double: Double) -> None:
     assert double.count("decoders_made") == made + 3
 
 
-def test_memory_is_flat_over_many_requests(double: Double) -> None:
+def test_handles_do_not_accumulate_over_many_requests(double: Double) -> None:
     double.decode(gop(0, 9), [8])
     while double.count("streams") < 3:  # each worker makes its own as it starts
         time.sleep(0.001)

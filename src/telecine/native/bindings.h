@@ -1,4 +1,4 @@
-// What the files that make up the Python module share.
+// Declarations shared by the files of the Python module.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,14 +13,14 @@ namespace telecine {
 
 using Numbers = nanobind::ndarray<const int64_t, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 
-// Where frames go: `rows` of them from `pointer` on, one behind the other; `stream` is the one that its owner uses.
+// The output of frames: `rows` packed frames from device address `pointer` on; `stream` is the owner's CUDA stream.
 struct Output {
     uint64_t pointer = 0;
     int64_t rows = 0;
     uint64_t stream = 0;
 };
 
-// A chroma format by its name in Python; throws ValueError.
+// Returns a chroma format by its name in Python; throws ValueError.
 Chroma chroma_of(const std::string& name);
 
 // DeviceArray, to_host and synchronize: module_memory.cpp.

@@ -3,14 +3,14 @@
 #include <cstdio>
 #include <cstring>
 
-extern "C" const char telecine_pixels_ptx[];  // pixels.ptx, zero-terminated: embed.S
+extern "C" const char telecine_pixels_ptx[];  // pixels.ptx, zero-terminated: embed.cpp
 
 namespace telecine {
 namespace {
 
 constexpr size_t kMaxScales = 64;
-constexpr size_t kMaxPinnedBytes = 1ull << 30;  // kept for reuse; more is given back to the system
-constexpr size_t kPinnedGrain = 1ull << 20;
+constexpr size_t kMaxPinnedBytes = 1ull << 30;  // kept for reuse; more is freed
+constexpr size_t kPinnedGranularity = 1ull << 20;
 
 }  // namespace
 
@@ -40,7 +40,7 @@ Device::Device(const Driver& driver, int ordinal) : driver_(driver), ordinal_(or
     driver_.check(driver_.device_count(&count), "counting the GPUs");
     if (ordinal < 0 || ordinal >= count) {
         throw Error(Failure::Unusable,
-                    "there is no GPU " + std::to_string(ordinal) + "; this machine shows " + std::to_string(count));
+                    "there is no GPU " + std::to_string(ordinal) + "; this process sees " + std::to_string(count));
     }
     driver_.check(driver_.device_get(&device_, ordinal), "opening the GPU");
     driver_.check(driver_.primary_retain(&context_, device_), "opening the GPU");
@@ -48,7 +48,7 @@ Device::Device(const Driver& driver, int ordinal) : driver_(driver), ordinal_(or
 
 std::string Device::name() const {
     char text[256] = {};
-    driver_.check(driver_.device_name(text, sizeof(text) - 1, device_), "naming the GPU");
+    driver_.check(driver_.device_name(text, sizeof(text) - 1, device_), "reading the name of the GPU");
     return text;
 }
 
@@ -75,13 +75,13 @@ DecodeCaps Device::caps(VideoCodec codec, Chroma chroma, int depth) {
     caps.codec = codec;
     caps.chroma = chroma;
     caps.bit_depth_minus8 = static_cast<unsigned>(depth - 8);
-    Current current(driver_, context_);
+    ScopedContext scope(driver_, context_);
     const CUresult result = driver_.decoder_caps(&caps);
-    // a driver that does not know the codec at all says so with an error
+    // a driver that does not know the codec at all returns an error
     if (result == kInvalidValue || result == kNotSupported) {
         caps.supported = 0;
     } else {
-        driver_.check(result, "asking what the video decoder can do");
+        driver_.check(result, "querying the capabilities of the video decoder");
     }
     caps_[key] = caps;
     return caps;
@@ -157,12 +157,12 @@ void Device::convert(const Surface& surface, const Geometry& geometry, const Dev
                   "converting a frame");
 }
 
-void* Device::take_pinned(size_t size, size_t& capacity) {
-    capacity = (size + kPinnedGrain - 1) / kPinnedGrain * kPinnedGrain;
+void* Device::acquire_pinned(size_t size, size_t& capacity) {
+    capacity = (size + kPinnedGranularity - 1) / kPinnedGranularity * kPinnedGranularity;
     {
         std::lock_guard<std::mutex> hold(mutex_);
         const auto found = pinned_.lower_bound(capacity);
-        // a much larger buffer stays for whoever needs it
+        // keep a much larger buffer for larger requests
         if (found != pinned_.end() && found->first <= 2 * capacity) {
             void* buffer = found->second;
             capacity = found->first;
@@ -171,12 +171,12 @@ void* Device::take_pinned(size_t size, size_t& capacity) {
             return buffer;
         }
     }
-    Current current(driver_, context_);
+    ScopedContext scope(driver_, context_);
     void* buffer = nullptr;
     return driver_.host_alloc(&buffer, capacity) == kSuccess ? buffer : nullptr;
 }
 
-void Device::give_pinned(void* buffer, size_t capacity) {
+void Device::return_pinned(void* buffer, size_t capacity) {
     {
         std::lock_guard<std::mutex> hold(mutex_);
         if (pinned_bytes_ + capacity <= kMaxPinnedBytes) {
@@ -195,7 +195,7 @@ void Device::give_pinned(void* buffer, size_t capacity) {
 void Device::trim() {
     std::lock_guard<std::mutex> hold(mutex_);
     std::lock_guard<std::mutex> hold_kernel(kernel_mutex_);
-    Current current(driver_, context_);
+    ScopedContext scope(driver_, context_);
     scales_.clear();
     for (const auto& entry : pinned_) {
         driver_.host_free(entry.second);

@@ -15,18 +15,18 @@
 
 namespace telecine {
 
-// Makes a device's context current for the life of this object.
-class Current {
+// Makes a device's context current in this thread for the life of this object.
+class ScopedContext {
 public:
-    Current(const Driver& driver, CUcontext context) : driver_(driver) {
+    ScopedContext(const Driver& driver, CUcontext context) : driver_(driver) {
         driver_.check(driver_.push_current(context), "using the GPU");
     }
-    ~Current() {
+    ~ScopedContext() {
         CUcontext popped = nullptr;
         driver_.pop_current(&popped);
     }
-    Current(const Current&) = delete;
-    Current& operator=(const Current&) = delete;
+    ScopedContext(const ScopedContext&) = delete;
+    ScopedContext& operator=(const ScopedContext&) = delete;
 
 private:
     const Driver& driver_;
@@ -34,7 +34,7 @@ private:
 
 class Device;
 
-// Memory on a device, freed with this object. The context must be current then.
+// Memory on a device, freed with this object. The context must be current at that time.
 class DeviceMemory {
 public:
     DeviceMemory(Device& device, size_t size);
@@ -50,7 +50,7 @@ private:
     size_t size_;
 };
 
-// A scale plan with its tables on the device.
+// A scale plan with its filter tables on the device.
 struct DeviceScale {
     ScalePlan plan;
     Taps taps[4];
@@ -59,7 +59,7 @@ struct DeviceScale {
 
 class Device {
 public:
-    // The device of that number, opened on first use and never closed: torch may outlive us in the same context.
+    // Returns a device, which is opened on first use and never closed: torch may use the same context for longer.
     static Device& open(int ordinal);
 
     const Driver& driver() const { return driver_; }
@@ -69,21 +69,21 @@ public:
     std::string pci_address() const;
     DecodeCaps caps(VideoCodec codec, Chroma chroma, int depth);
 
-    // Load the conversion kernel, which the driver compiles when it sees it for the first time on a machine.
+    // Loads the conversion kernel. The driver compiles it at its first use on a machine.
     void load_kernel();
 
-    // The tables for a surface and a geometry; `stream` carries their upload, which is complete on return.
+    // Returns the filter tables for a surface and a geometry. They are uploaded on `stream`, completely on return.
     std::shared_ptr<DeviceScale> scale(const Surface& surface, const Geometry& geometry, CUstream stream);
 
-    // Enqueue the conversion of a surface into `out` on `stream`.
+    // Enqueues the conversion of a surface into `out` on `stream`.
     void convert(const Surface& surface, const Geometry& geometry, const DeviceScale& scale, CUdeviceptr out,
                  CUstream stream);
 
-    // A pinned buffer of at least `size` bytes, from the pool or new; nullptr where the system gives none.
-    void* take_pinned(size_t size, size_t& capacity);
-    void give_pinned(void* buffer, size_t capacity);
+    // Returns a pinned buffer of at least `size` bytes, reused or new; nullptr if the system has none.
+    void* acquire_pinned(size_t size, size_t& capacity);
+    void return_pinned(void* buffer, size_t capacity);
 
-    // Frees the tables and pinned buffers that nobody uses. For tests.
+    // Frees unused tables and pinned buffers. For tests.
     void trim();
 
 private:

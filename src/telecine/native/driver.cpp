@@ -107,7 +107,7 @@ void set_libraries(const std::string& cuda, const std::string& cuvid) {
     }
     g_cuda_path = cuda;
     g_cuvid_path = cuvid;
-    g_driver = nullptr;  // who uses the old one keeps it
+    g_driver = nullptr;  // current users keep the old one
     ++g_generation;
 }
 

@@ -1,4 +1,4 @@
-// The NVIDIA driver's libraries, opened on first use.
+// The libraries of the NVIDIA driver, opened on first use.
 #pragma once
 
 #include <stdexcept>
@@ -8,7 +8,7 @@
 
 namespace telecine {
 
-// Why a decode or a call failed; module.cpp tells Python which kind it is.
+// The kind of a failure; Python gets its name as the second argument of NvdecError.
 enum class Failure { Unusable, Unsupported, Memory, Driver };
 
 class Error : public std::runtime_error {
@@ -17,7 +17,7 @@ public:
     Failure kind;
 };
 
-// X(member, symbol, parameters): one row for each function used.
+// X(member, symbol, parameters): one line for each function.
 #define TELECINE_CUDA_FUNCTIONS(X)                                                                                   \
     X(init, cuInit, (unsigned))                                                                                      \
     X(driver_version, cuDriverGetVersion, (int*))                                                                    \
@@ -26,10 +26,8 @@ public:
     X(device_name, cuDeviceGetName, (char*, int, CUdevice))                                                          \
     X(device_attribute, cuDeviceGetAttribute, (int*, int, CUdevice))                                                 \
     X(primary_retain, cuDevicePrimaryCtxRetain, (CUcontext*, CUdevice))                                              \
-    X(primary_release, cuDevicePrimaryCtxRelease_v2, (CUdevice))                                                     \
     X(push_current, cuCtxPushCurrent_v2, (CUcontext))                                                                \
     X(pop_current, cuCtxPopCurrent_v2, (CUcontext*))                                                                 \
-    X(mem_info, cuMemGetInfo_v2, (size_t*, size_t*))                                                                 \
     X(mem_alloc, cuMemAlloc_v2, (CUdeviceptr*, size_t))                                                              \
     X(mem_free, cuMemFree_v2, (CUdeviceptr))                                                                         \
     X(host_alloc, cuMemAllocHost_v2, (void**, size_t))                                                               \
@@ -72,19 +70,19 @@ struct Driver {
     TELECINE_CUVID_FUNCTIONS(X)
 #undef X
 
-    // Throws Error if `result` is not success: "doing: CUDA_ERROR_... (what that means)".
+    // Throws Error if `result` is not success: "doing: CUDA_ERROR_... (explanation)".
     void check(CUresult result, const char* doing) const;
     std::string describe(CUresult result) const;
 };
 
-// The driver, loaded and initialised on the first call. Throws Error(Unusable) with the reason where there is none, in
-// every call, and in a forked child of a process that had loaded it: the driver does not survive a fork.
+// Returns the driver, which is loaded and initialised on the first call. Throws Error(Unusable) with the reason if there
+// is none, in every call, and in a forked child of a process that had loaded it: CUDA does not survive a fork.
 const Driver& driver();
 
-// For tests: libraries to use from now on instead of the driver's own. Shut the engines down before.
+// For tests: sets the libraries to load instead of the driver's own. Call Engine::stop_all before.
 void set_libraries(const std::string& cuda, const std::string& cuvid);
 
-// Counts the changes of libraries, so that nothing of one is mistaken for something of another.
+// Returns the number of changes of libraries, so that objects of different libraries are told apart.
 int driver_generation();
 
 }  // namespace telecine

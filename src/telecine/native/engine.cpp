@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <map>
 
-#include "run.h"
+#include "range_decoder.h"
 
 namespace telecine {
 namespace {
 
-// How often a waiting caller looks whether it was withdrawn.
+// Interval at which a waiting caller checks for cancellation.
 constexpr auto kCancelPoll = std::chrono::milliseconds(20);
-constexpr auto kStopPatience = std::chrono::seconds(5);
+constexpr auto kStopTimeout = std::chrono::seconds(5);
 constexpr int kMaxWorkers = 16;
 
 std::mutex g_engines_mutex;
@@ -20,9 +20,9 @@ std::map<Device*, Engine*>& engines() {
     return map;
 }
 
-// A run that ended with an error: what has no verdict yet is lost.
-void lose(Request& request, const Run& run) {
-    for (int i = run.first; i < run.last; ++i) {
+// Marks the targets of a range that ended with an error and that have no result yet.
+void mark_failed(Request& request, const DecodeRange& range) {
+    for (int i = range.first; i < range.last; ++i) {
         const int target = request.packets[i].target;
         if (target >= 0 && request.targets[target].loss == Loss::Missing) {
             request.targets[target].loss = Loss::Failed;
@@ -56,13 +56,13 @@ void Engine::set_workers(int count) {
     if (alive_ > 0) {
         throw Error(Failure::Driver, "the workers are running already; set their number before the first decode");
     }
-    wanted_workers_ = count;
+    requested_workers_ = count;
 }
 
-// One worker for each decoding engine of the GPU, and one more that feeds an engine while another drains: on an H200 that
-// is 3 to 4 % more than without it. Further ones cost CPU and give little.
+// Starts one worker for each video engine of the GPU, and one more, which feeds an engine while another worker drains
+// its session: 3 to 4 % more pictures per second on an H200. Further workers cost CPU time and gain little.
 void Engine::start_workers() {
-    int count = wanted_workers_;
+    int count = requested_workers_;
     if (count == 0) {
         for (VideoCodec codec : {VideoCodec::H264, VideoCodec::Hevc}) {
             const DecodeCaps caps = device_.caps(codec, Chroma::C420, 8);
@@ -72,7 +72,7 @@ void Engine::start_workers() {
     }
     count = std::max(1, std::min(count, kMaxWorkers));
     while (alive_ < count) {
-        // the last one loads the kernel while the others make their sessions
+        // the last worker loads the kernel while the others create their sessions
         const bool last = alive_ + 1 == count;
         threads_.emplace_back([this, last] { work(last); });
         ++alive_;
@@ -88,33 +88,33 @@ void Engine::work(bool loads_kernel) {
         try {
             device_.load_kernel();
         } catch (const Error&) {
-            // whoever needs it tries again, and says what is wrong
+            // the first conversion tries again, and reports the error
         }
     }
     std::unique_lock<std::mutex> lock(mutex_);
-    Run run = {};
-    while (Request* request = next(lock, run)) {
+    DecodeRange range = {};
+    while (Request* request = next(lock, range)) {
         ++request->running;
-        ++stats_.running_runs;
+        ++stats_.running_ranges;
         lock.unlock();
         try {
             if (!ready) {
                 throw Error(Failure::Driver, "a worker could not get a stream of the GPU");
             }
-            execute(*request, run, stream);
+            execute(*request, range, stream);
             lock.lock();
         } catch (const std::exception& error) {
             const auto* ours = dynamic_cast<const Error*>(&error);
             lock.lock();
-            lose(*request, run);
+            mark_failed(*request, range);
             if (!request->failed) {
                 request->failed = true;
                 request->failure = ours != nullptr ? ours->kind : Failure::Driver;
                 request->failure_text = error.what();
             }
         }
-        ++stats_.runs;
-        --stats_.running_runs;
+        ++stats_.ranges;
+        --stats_.running_ranges;
         --request->running;
         ++request->finished;
         work_done_.notify_all();
@@ -130,37 +130,38 @@ void Engine::work(bool loads_kernel) {
     work_done_.notify_all();
 }
 
-// The next run, taking one of each waiting request in turn: a long video does not hold up a short one.
-Request* Engine::next(std::unique_lock<std::mutex>& lock, Run& run) {
+// Waits for the next decode range, round robin over the waiting requests, so that a long video does not delay a short
+// one. Returns nullptr if the engine stops.
+Request* Engine::next(std::unique_lock<std::mutex>& lock, DecodeRange& range) {
     work_available_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
     if (stopping_) {
         return nullptr;
     }
     Request* request = waiting_.front();
     waiting_.pop_front();
-    run = request->runs[request->next_run++];
-    if (request->next_run < request->runs.size()) {
+    range = request->ranges[request->next_range++];
+    if (request->next_range < request->ranges.size()) {
         waiting_.push_back(request);
     }
     return request;
 }
 
-void Engine::execute(Request& request, const Run& run, CUstream stream) {
+void Engine::execute(Request& request, const DecodeRange& range, CUstream stream) {
     const Driver& driver = device_.driver();
     if (request.ready != nullptr) {
         driver.check(driver.stream_wait(stream, request.ready, 0), "waiting for the output memory");
     }
     const auto mark_written = [&] {
         CUevent event = nullptr;
-        driver.check(driver.event_create(&event, kEventDisableTiming), "making an event");
+        driver.check(driver.event_create(&event, kEventDisableTiming), "creating an event");
         {
             std::lock_guard<std::mutex> hold(mutex_);
             request.written.push_back(event);
         }
-        driver.check(driver.event_record(event, stream), "marking the end of a run");
+        driver.check(driver.event_record(event, stream), "marking the end of a decode range");
     };
     try {
-        RunDecoder decoder(device_, store_, stream, request, run);
+        RangeDecoder decoder(device_, pool_, stream, request, range);
         decoder.execute();
     } catch (...) {
         mark_written();
@@ -170,32 +171,32 @@ void Engine::execute(Request& request, const Run& run, CUstream stream) {
 }
 
 void Engine::wait_for(Request& request, std::unique_lock<std::mutex>& lock) {
-    while (request.finished < request.runs.size()) {
+    while (request.finished < request.ranges.size()) {
         work_done_.wait_until(lock, std::min(request.deadline, Clock::now() + kCancelPoll));
-        if (!stopping_ && request.withdrawn && request.finished < request.runs.size()) {
-            // asked without the lock: the answer may need an interpreter that a thread waiting for us holds
+        if (!stopping_ && request.is_cancelled && request.finished < request.ranges.size()) {
+            // without the lock: the check needs the GIL, and a thread that holds the GIL may wait for this lock
             lock.unlock();
-            request.stop = request.stop || request.withdrawn();
+            request.stop = request.stop || request.is_cancelled();
             lock.lock();
         }
         if (stopping_ || request.stopped()) {
             request.stop = true;
             waiting_.remove(&request);
-            request.next_run = request.runs.size();
-            // runs that are being decoded end at their next packet; the output is theirs until then
+            request.next_range = request.ranges.size();
+            // ranges that are being decoded stop at their next packet, and may write the output until then
             work_done_.wait(lock, [&] { return request.running == 0; });
             return;
         }
     }
 }
 
-// At the end of the process only daemon threads are still here. Python would end them as soon as they ask for the
-// interpreter, by unwinding through C++ that cannot be unwound; so they do not come back.
-void Engine::park_if_exiting(std::unique_lock<std::mutex>& lock) {
+// Blocks forever at the exit of the process. Only daemon threads are still here then. Python would end them when they
+// acquire the GIL, by unwinding C++ frames that cannot be unwound.
+void Engine::block_if_exiting(std::unique_lock<std::mutex>& lock) {
     if (!exiting_) {
         return;
     }
-    ++parked_;
+    ++blocked_callers_;
     work_done_.notify_all();
     lock.unlock();
     while (true) {
@@ -205,10 +206,10 @@ void Engine::park_if_exiting(std::unique_lock<std::mutex>& lock) {
 
 void Engine::decode(Request& request, CUstream stream) {
     const Driver& driver = device_.driver();
-    Current current(driver, device_.context());
+    ScopedContext scope(driver, device_.context());
     if (request.out != 0) {
-        driver.check(driver.event_create(&request.ready, kEventDisableTiming), "making an event");
-        driver.check(driver.event_record(request.ready, stream), "marking the output memory");
+        driver.check(driver.event_create(&request.ready, kEventDisableTiming), "creating an event");
+        driver.check(driver.event_record(request.ready, stream), "recording an event for the output memory");
     }
     {
         std::unique_lock<std::mutex> lock(mutex_);
@@ -217,13 +218,13 @@ void Engine::decode(Request& request, CUstream stream) {
         }
         ++stats_.requests;
         ++callers_;
-        if (!request.runs.empty()) {
+        if (!request.ranges.empty()) {
             start_workers();
             waiting_.push_back(&request);
             work_available_.notify_all();
             wait_for(request, lock);
         }
-        park_if_exiting(lock);
+        block_if_exiting(lock);
         --callers_;
         work_done_.notify_all();
         stats_.pictures += request.pictures;
@@ -238,12 +239,12 @@ void Engine::decode(Request& request, CUstream stream) {
     if (request.ready != nullptr) {
         driver.event_destroy(request.ready);
     }
-    driver.check(result, "handing the frames over");
+    driver.check(result, "waiting for the converted frames");
 }
 
 void Engine::warm_up(const VideoFormat& format, int count) {
-    Current current(device_.driver(), device_.context());
-    store_.make_warm(format, count);
+    ScopedContext scope(device_.driver(), device_.context());
+    pool_.add_idle(format, count);
 }
 
 bool Engine::stop(bool release) {
@@ -252,17 +253,18 @@ bool Engine::stop(bool release) {
     exiting_ = exiting_ || !release;
     work_available_.notify_all();
     work_done_.notify_all();
-    const bool ended = work_done_.wait_for(lock, kStopPatience, [this] { return alive_ == 0 && parked_ == callers_; });
+    const bool ended =
+        work_done_.wait_for(lock, kStopTimeout, [this] { return alive_ == 0 && blocked_callers_ == callers_; });
     for (std::thread& thread : threads_) {
-        // a thread that the driver does not let go must not hold up the end of the process
+        // a thread that is stuck in the driver must not block the exit of the process
         ended ? thread.join() : thread.detach();
     }
     threads_.clear();
     if (ended && release) {
-        Current current(device_.driver(), device_.context());
-        store_.clear();
+        ScopedContext scope(device_.driver(), device_.context());
+        pool_.clear();
         device_.trim();
-        stopping_ = false;  // the next decode starts anew
+        stopping_ = false;  // the next decode starts the threads again
     }
     return ended;
 }
@@ -271,9 +273,9 @@ EngineStats Engine::stats() {
     std::lock_guard<std::mutex> hold(mutex_);
     EngineStats stats = stats_;
     stats.workers = alive_;
-    stats.queued_runs = 0;
+    stats.queued_ranges = 0;
     for (const Request* request : waiting_) {
-        stats.queued_runs += static_cast<int>(request->runs.size() - request->next_run);
+        stats.queued_ranges += static_cast<int>(request->ranges.size() - request->next_range);
     }
     return stats;
 }

@@ -1,7 +1,7 @@
-// What telecine uses of the CUDA driver API and of NVDECODE (nvcuvid), declared here so that nothing has to be
-// installed to build. Layouts and values are facts of NVIDIA's public interfaces: the CUDA driver API reference
-// (cuda.h) and the NVDECODE API of the Video Codec SDK (cuviddec.h, nvcuvid.h, versions 9 to 13, binary compatible with
-// each other). Names are ours where that reads better; the driver's own symbol is in driver.cpp. 64-bit Linux only.
+// Declarations of the CUDA driver API and of NVDECODE (nvcuvid), as far as they are used, so that building needs no
+// CUDA toolkit. Layouts and values follow NVIDIA's public interfaces: the CUDA driver API reference (cuda.h) and the
+// NVDECODE API of the Video Codec SDK (cuviddec.h, nvcuvid.h, versions 9 to 13, which are binary compatible). Some names
+// differ; driver.h has the driver's own symbols. 64-bit Linux only.
 #pragma once
 
 #include <cstddef>
@@ -21,11 +21,9 @@ using CUfunction = void*;
 constexpr CUresult kSuccess = 0;
 constexpr CUresult kInvalidValue = 1;
 constexpr CUresult kOutOfMemory = 2;
-constexpr CUresult kNoDevice = 100;
 constexpr CUresult kNotSupported = 801;
 
 constexpr unsigned kStreamNonBlocking = 1;
-constexpr unsigned kEventBlockingSync = 1;
 constexpr unsigned kEventDisableTiming = 2;
 constexpr int kAttributePciBus = 33;
 constexpr int kAttributePciDevice = 34;
@@ -36,17 +34,8 @@ constexpr int kAttributeComputeMinor = 76;
 using CUvideodecoder = void*;
 using CUvideoparser = void*;
 
-enum class VideoCodec : int {
-    Mpeg1 = 0,
-    Mpeg2 = 1,
-    Mpeg4 = 2,
-    Vc1 = 3,
-    H264 = 4,
-    Hevc = 8,
-    Vp8 = 9,
-    Vp9 = 10,
-    Av1 = 11
-};
+// Vc1 is not decoded; its capabilities can be queried.
+enum class VideoCodec : int { Vc1 = 3, H264 = 4, Hevc = 8, Vp8 = 9, Vp9 = 10 };
 enum class Chroma : int { Monochrome = 0, C420 = 1, C422 = 2, C444 = 3 };
 enum class SurfaceFormat : int { Nv12 = 0, P016 = 1, Yuv444 = 2, Yuv444_16 = 3, Nv16 = 4, P216 = 5 };
 
@@ -102,20 +91,19 @@ struct ReconfigureInfo {
 };
 
 struct H264DpbEntry {
-    int picture;  // -1: no picture
+    int picture;  // surface; -1: none
     int frame_num;
     int is_long_term;
-    int not_existing;  // the parser filled a gap in frame_num with it
+    int not_existing;  // 1: the parser has inferred it from a gap in frame_num
     int used_for_reference;
     int order_count[2];
 };
 
-// The references of a picture stand at these byte offsets of the codec's part of PictureParams.
+// Byte offsets of a picture's references in PictureParams::codec_part.
 constexpr size_t kH264Dpb = 104;         // H264DpbEntry[16]
 constexpr size_t kHevcCounts = 236;      // int: pictures before, after, long term
 constexpr size_t kHevcRefPicture = 252;  // int[16]
 constexpr size_t kHevcRefSets = 396;     // unsigned char[3][8], the same order as the counts
-constexpr size_t kMpegReferences = 0;    // int[2]: MPEG-1, MPEG-2, MPEG-4, VC-1
 constexpr size_t kVp8References = 12;    // unsigned char[3]
 constexpr size_t kVp9References = 8;     // unsigned char[3]
 
@@ -177,7 +165,6 @@ struct VideoFormat {
 
 constexpr unsigned long kPacketEndOfStream = 1;
 constexpr unsigned long kPacketTimestamp = 2;
-constexpr unsigned long kPacketDiscontinuity = 4;
 constexpr unsigned long kPacketEndOfPicture = 8;
 
 struct SourcePacket {

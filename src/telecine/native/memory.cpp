@@ -7,12 +7,12 @@
 namespace telecine {
 
 DeviceArray::DeviceArray(Device& device, const Shape& shape) : device_(device), shape_(shape) {
-    Current current(device.driver(), device.context());
+    ScopedContext scope(device.driver(), device.context());
     memory_ = std::make_unique<DeviceMemory>(device, std::max<size_t>(1, size()));
 }
 
 DeviceArray::~DeviceArray() {
-    // at the end of the process the context may be gone, and the memory with it
+    // at the exit of the process the context may be destroyed already, and the memory with it
     if (device_.driver().push_current(device_.context()) == kSuccess) {
         memory_.reset();
         CUcontext popped = nullptr;
@@ -25,7 +25,7 @@ DeviceArray::~DeviceArray() {
 std::unique_ptr<DeviceArray> DeviceArray::rows(const int64_t* indices, size_t count) const {
     auto result =
         std::make_unique<DeviceArray>(device_, Shape{static_cast<int64_t>(count), shape_[1], shape_[2], shape_[3]});
-    Current current(device_.driver(), device_.context());
+    ScopedContext scope(device_.driver(), device_.context());
     const size_t row = row_bytes();
     for (size_t i = 0; i < count; ++i) {
         device_.driver().check(
@@ -38,14 +38,14 @@ std::unique_ptr<DeviceArray> DeviceArray::rows(const int64_t* indices, size_t co
 }
 
 void DeviceArray::fill(const void* frames) {
-    Current current(device_.driver(), device_.context());
+    ScopedContext scope(device_.driver(), device_.context());
     device_.driver().check(device_.driver().copy_to_device(address(), frames, size(), nullptr), "uploading frames");
     device_.driver().check(device_.driver().stream_synchronize(nullptr), "uploading frames");
 }
 
 HostCopy::HostCopy(Device& device, CUdeviceptr from, size_t size, CUstream stream) : device_(device) {
     size = std::max<size_t>(1, size);
-    data_ = device.take_pinned(size, capacity_);
+    data_ = device.acquire_pinned(size, capacity_);
     pinned_ = data_ != nullptr;
     if (!pinned_) {
         data_ = malloc(size);
@@ -74,7 +74,7 @@ HostCopy::~HostCopy() {
 
 void HostCopy::release() {
     if (data_ != nullptr) {
-        pinned_ ? device_.give_pinned(data_, capacity_) : free(data_);
+        pinned_ ? device_.return_pinned(data_, capacity_) : free(data_);
         data_ = nullptr;
     }
 }

@@ -1,4 +1,4 @@
-// Memory that Python sees: frames on the device for programs without torch, and pinned host memory for results.
+// Memory for Python: frames on a device for programs without torch, and pinned host memory for results.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace telecine {
 
-// `uint8 [N, H, W, 3]` on a device, packed. Complete: nothing is still being written when Python gets it.
+// Frames `uint8 [N, H, W, 3]` on a device, packed. All writes are finished when Python gets it.
 class DeviceArray {
 public:
     using Shape = std::array<int64_t, 4>;
@@ -17,10 +17,10 @@ public:
     DeviceArray(Device& device, const Shape& shape);
     ~DeviceArray();
 
-    // A new array of some of the frames. The rows must exist.
+    // Returns a copy of some of the frames. The indices must be valid.
     std::unique_ptr<DeviceArray> rows(const int64_t* indices, size_t count) const;
 
-    // Copies frames from host memory, size() bytes; they are there when it returns.
+    // Copies size() bytes of frames from host memory, completely on return.
     void fill(const void* frames);
 
     Device& device() const { return device_; }
@@ -35,10 +35,10 @@ private:
     std::unique_ptr<DeviceMemory> memory_;
 };
 
-// Host memory that a copy from the device has filled: pinned and from the device's pool, or plain where there is none.
+// A host copy of device memory: pinned memory from the device's pool, or pageable memory if there is none.
 class HostCopy {
 public:
-    // Copies behind all work on `stream` and waits for it.
+    // Copies after all work on `stream` and waits.
     HostCopy(Device& device, CUdeviceptr from, size_t size, CUstream stream);
     ~HostCopy();
     HostCopy(const HostCopy&) = delete;

@@ -1,4 +1,4 @@
-// The Python module `telecine._nvdec`. Arguments are checked here; everything behind trusts them.
+// The Python module `telecine._nvdec`. It checks all arguments; the other files rely on that.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -25,13 +25,12 @@ using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::
 
 VideoCodec codec_of(const std::string& name) {
     static const std::map<std::string, VideoCodec> known = {
-        {"mpeg1video", VideoCodec::Mpeg1}, {"mpeg2video", VideoCodec::Mpeg2}, {"mpeg4", VideoCodec::Mpeg4},
-        {"vc1", VideoCodec::Vc1},          {"h264", VideoCodec::H264},        {"hevc", VideoCodec::Hevc},
-        {"vp8", VideoCodec::Vp8},          {"vp9", VideoCodec::Vp9},
+        {"h264", VideoCodec::H264}, {"hevc", VideoCodec::Hevc}, {"vp8", VideoCodec::Vp8},
+        {"vp9", VideoCodec::Vp9},   {"vc1", VideoCodec::Vc1},
     };
     const auto found = known.find(name);
     if (found == known.end()) {
-        throw Error(Failure::Unsupported, "the GPU path does not decode " + name);
+        throw Error(Failure::Unsupported, name + " is not decoded on the GPU");
     }
     return found->second;
 }
@@ -53,7 +52,7 @@ struct Result {
     std::string failure_kind;
 };
 
-// Views of Python buffers, held while a request runs.
+// Views of Python buffers, held while a request is decoded.
 class Buffers {
 public:
     explicit Buffers(const nb::list& packets) : views_(nb::len(packets)) {
@@ -79,34 +78,35 @@ private:
     size_t held_ = 0;
 };
 
-void fill_packets(Request& request, const Buffers& buffers, const Numbers& orders, const Bytes& flags) {
-    if (orders.size() != buffers.size() || flags.size() != buffers.size()) {
-        throw nb::value_error("orders and flags must have one entry for each packet");
+void fill_packets(Request& request, const Buffers& buffers, const Numbers& display_order, const Bytes& flags) {
+    if (display_order.size() != buffers.size() || flags.size() != buffers.size()) {
+        throw nb::value_error("display_order and flags must have one entry for each packet");
     }
     for (size_t i = 0; i < buffers.size(); ++i) {
         request.packets.push_back({static_cast<const uint8_t*>(buffers[i].buf), static_cast<size_t>(buffers[i].len),
-                                   orders(i), flags(i), -1});
+                                   display_order(i), flags(i), -1});
     }
 }
 
-void fill_runs(Request& request, const Pairs& runs) {
+void fill_ranges(Request& request, const Pairs& ranges) {
     int64_t end = 0;
-    for (size_t i = 0; i < runs.shape(0); ++i) {
-        if (runs(i, 0) < end || runs(i, 1) <= runs(i, 0) || runs(i, 1) > static_cast<int64_t>(request.packets.size())) {
-            throw nb::value_error("runs must be ascending (start, stop) pairs of packets that do not overlap");
+    for (size_t i = 0; i < ranges.shape(0); ++i) {
+        if (ranges(i, 0) < end || ranges(i, 1) <= ranges(i, 0) ||
+            ranges(i, 1) > static_cast<int64_t>(request.packets.size())) {
+            throw nb::value_error("ranges must be ascending (start, stop) pairs of packets that do not overlap");
         }
-        end = runs(i, 1);
-        request.runs.push_back({static_cast<int>(runs(i, 0)), static_cast<int>(end)});
+        end = ranges(i, 1);
+        request.ranges.push_back({static_cast<int>(ranges(i, 0)), static_cast<int>(end)});
     }
 }
 
-// (packet, row) pairs, packets ascending: which output row each wanted packet fills.
-void fill_targets(Request& request, const Pairs& wanted, int64_t num_rows) {
-    for (size_t i = 0; i < wanted.shape(0); ++i) {
-        const int64_t packet = wanted(i, 0);
-        const int64_t row = wanted(i, 1);
+// Reads (packet, row) pairs, the output rows that each wanted packet fills.
+void fill_targets(Request& request, const Pairs& targets, int64_t num_rows) {
+    for (size_t i = 0; i < targets.shape(0); ++i) {
+        const int64_t packet = targets(i, 0);
+        const int64_t row = targets(i, 1);
         if (packet < 0 || packet >= static_cast<int64_t>(request.packets.size()) || row < 0 || row >= num_rows) {
-            throw nb::value_error("wanted must be (packet, row) pairs inside the packets and the output");
+            throw nb::value_error("targets must be (packet, row) pairs inside the packets and the output");
         }
         int32_t& target = request.packets[static_cast<size_t>(packet)].target;
         if (target < 0) {
@@ -117,8 +117,8 @@ void fill_targets(Request& request, const Pairs& wanted, int64_t num_rows) {
     }
 }
 
-// Calls back into Python from the waiting thread: signals, and whether the request is withdrawn.
-std::function<bool()> withdrawn_check(const nb::object& cancelled, std::exception_ptr& raised) {
+// Returns a function for the waiting thread that handles Python signals and calls `cancelled`.
+std::function<bool()> make_cancel_check(const nb::object& cancelled, std::exception_ptr& raised) {
     return [&cancelled, &raised] {
         nb::gil_scoped_acquire gil;
         try {
@@ -133,7 +133,7 @@ std::function<bool()> withdrawn_check(const nb::object& cancelled, std::exceptio
     };
 }
 
-void stop_at_exit() {
+void register_exit_handler() {
     static const pid_t owner = getpid();
     static bool registered = false;
     if (registered) {
@@ -141,7 +141,7 @@ void stop_at_exit() {
     }
     registered = true;
     nb::module_::import_("atexit").attr("register")(nb::cpp_function([] {
-        // a forked child has inherited this call, but no thread
+        // a forked child inherits this handler, but no thread
         if (getpid() == owner) {
             nb::gil_scoped_release release;
             Engine::stop_all(false);
@@ -150,7 +150,7 @@ void stop_at_exit() {
 }
 
 Result decode(int device, const std::string& codec, const nb::bytes& extradata, const nb::list& packets,
-              const Numbers& orders, const Bytes& flags, const Pairs& runs, const Pairs& wanted,
+              const Numbers& display_order, const Bytes& flags, const Pairs& ranges, const Pairs& targets,
               const Geometry& geometry, const Output& output, std::optional<double> timeout,
               const nb::object& cancelled, bool trust_references, int64_t max_pixels) {
     if (geometry.width < 1 || geometry.height < 1 || geometry.width > 1 << 16 || geometry.height > 1 << 16) {
@@ -158,18 +158,21 @@ Result decode(int device, const std::string& codec, const nb::bytes& extradata, 
     }
     Request request;
     request.codec = codec_of(codec);
+    if (request.codec == VideoCodec::Vc1) {
+        throw Error(Failure::Unsupported, "vc1 is not decoded on the GPU");
+    }
     const auto* header = reinterpret_cast<const uint8_t*>(extradata.c_str());
     request.extradata.assign(header, header + extradata.size());
     const Buffers buffers(packets);
-    fill_packets(request, buffers, orders, flags);
-    fill_runs(request, runs);
-    fill_targets(request, wanted, output.rows);
+    fill_packets(request, buffers, display_order, flags);
+    fill_ranges(request, ranges);
+    fill_targets(request, targets, output.rows);
     request.geometry = geometry;
     request.trust_references = trust_references;
     request.max_pixels = max_pixels;
     request.out = request.targets.empty() ? 0 : output.pointer;
     if (!request.targets.empty() && output.pointer == 0) {
-        throw nb::value_error("frames are wanted, but there is no output to write them to");
+        throw nb::value_error("there are targets, but output has no address");
     }
     request.row_bytes = 3LL * geometry.width * geometry.height;
     if (timeout) {
@@ -177,8 +180,8 @@ Result decode(int device, const std::string& codec, const nb::bytes& extradata, 
                                               std::chrono::duration<double>(std::min(*timeout, 1e8)));
     }
     std::exception_ptr raised;
-    request.withdrawn = withdrawn_check(cancelled, raised);
-    stop_at_exit();
+    request.is_cancelled = make_cancel_check(cancelled, raised);
+    register_exit_handler();
     {
         nb::gil_scoped_release release;
         Engine::of(device).decode(request, reinterpret_cast<CUstream>(output.stream));
@@ -187,8 +190,8 @@ Result decode(int device, const std::string& codec, const nb::bytes& extradata, 
         std::rethrow_exception(raised);
     }
     Result result;
-    for (size_t i = 0; i < wanted.shape(0); ++i) {
-        const int32_t target = request.packets[static_cast<size_t>(wanted(i, 0))].target;
+    for (size_t i = 0; i < targets.shape(0); ++i) {
+        const int32_t target = request.packets[static_cast<size_t>(targets(i, 0))].target;
         result.loss.push_back(static_cast<uint8_t>(request.targets[static_cast<size_t>(target)].loss));
     }
     result.pictures = request.pictures;
@@ -239,22 +242,22 @@ nb::dict caps(int device, const std::string& codec, const std::string& chroma, i
 nb::dict stats(int device) {
     Engine& engine = Engine::of(device);
     const EngineStats now = engine.stats();
-    const SessionStats& sessions = engine.store().stats();
+    const SessionStats& sessions = engine.pool().stats();
     nb::dict result;
     result["requests"] = now.requests;
-    result["runs"] = now.runs;
+    result["ranges"] = now.ranges;
     result["pictures"] = now.pictures;
     result["frames"] = now.frames;
     result["workers"] = now.workers;
-    result["queued_runs"] = now.queued_runs;
-    result["running_runs"] = now.running_runs;
+    result["queued_ranges"] = now.queued_ranges;
+    result["running_ranges"] = now.running_ranges;
     result["sessions_made"] = sessions.made.load();
     result["sessions_reused"] = sessions.reused.load();
     result["sessions_reconfigured"] = sessions.reconfigured.load();
     result["sessions_evicted"] = sessions.evicted.load();
     result["sessions_destroyed_after_error"] = sessions.destroyed_after_error.load();
-    result["sessions_idle"] = engine.store().idle();
-    result["session_bytes"] = engine.store().bytes();
+    result["sessions_idle"] = engine.pool().idle();
+    result["session_bytes"] = engine.pool().bytes();
     return result;
 }
 
@@ -314,8 +317,8 @@ NB_MODULE(_nvdec, m) {
     bind_types(m);
     bind_memory(m);
     bind_surface(m);
-    m.attr("RESTART") = static_cast<int>(kRestart);
-    m.attr("NEEDED") = static_cast<int>(kNeeded);
+    m.attr("CLOSED") = static_cast<int>(kClosed);
+    m.attr("REQUIRED") = static_cast<int>(kRequired);
     m.attr("CORRUPT") = static_cast<int>(kCorrupt);
     m.attr("OPEN") = static_cast<int>(kOpen);
     m.attr("LEADING") = static_cast<int>(kLeading);
@@ -327,22 +330,22 @@ NB_MODULE(_nvdec, m) {
     });
     m.def("driver_version", [] {
         int version = 0;
-        driver().check(driver().driver_version(&version), "asking for the driver's version");
+        driver().check(driver().driver_version(&version), "querying the version of the driver");
         return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
     });
     m.def("device_name", [](int device) { return Device::open(device).name(); }, "device"_a);
     m.def("pci_address", [](int device) { return Device::open(device).pci_address(); }, "device"_a);
     m.def("caps", &caps, "device"_a, "codec"_a, "chroma"_a, "depth"_a);
     m.def("refusal", &refusal, "device"_a, "codec"_a, "chroma"_a, "depth"_a, "width"_a, "height"_a);
-    m.def("decode", &decode, "device"_a, "codec"_a, "extradata"_a, "packets"_a, "orders"_a, "flags"_a, "runs"_a,
-          "wanted"_a, "geometry"_a, "output"_a, "timeout"_a = nb::none(), "cancelled"_a = nb::none(),
+    m.def("decode", &decode, "device"_a, "codec"_a, "extradata"_a, "packets"_a, "display_order"_a, "flags"_a,
+          "ranges"_a, "targets"_a, "geometry"_a, "output"_a, "timeout"_a = nb::none(), "cancelled"_a = nb::none(),
           "trust_references"_a = true, "max_pixels"_a = INT64_MAX);
     m.def(
         "warm_up",
         [](int device, const std::string& codec, const std::string& chroma, int depth, int width, int height,
            int count) {
             const VideoFormat format = format_of(codec, chroma, depth, width, height);
-            stop_at_exit();
+            register_exit_handler();
             nb::gil_scoped_release release;
             Engine::of(device).warm_up(format, count);
         },
@@ -354,7 +357,7 @@ NB_MODULE(_nvdec, m) {
             if (workers) {
                 engine.set_workers(*workers);
             }
-            engine.store().set_limits(session_bytes.value_or(4ull << 30), idle_sessions);
+            engine.pool().set_limits(session_bytes.value_or(4ull << 30), idle_sessions);
         },
         "device"_a, "workers"_a = nb::none(), "session_bytes"_a = nb::none(), "idle_sessions"_a = 16);
     m.def("stats", &stats, "device"_a);
@@ -363,16 +366,17 @@ NB_MODULE(_nvdec, m) {
         return Engine::stop_all(true);
     });
     m.def(
-        "_prepare",
-        [](const std::string& codec, const nb::bytes& extradata, const nb::bytes& packet, bool with_headers) {
-            Feed feed(codec_of(codec), reinterpret_cast<const uint8_t*>(extradata.c_str()), extradata.size());
-            const Prepared& prepared =
-                feed.prepare(reinterpret_cast<const uint8_t*>(packet.c_str()), packet.size(), with_headers);
-            nb::list pieces;
-            for (size_t end : prepared.pieces) {
-                pieces.append(end);
+        "_convert_packet",
+        [](const std::string& codec, const nb::bytes& extradata, const nb::bytes& packet, bool with_parameter_sets) {
+            PacketConverter converter(codec_of(codec), reinterpret_cast<const uint8_t*>(extradata.c_str()),
+                                 extradata.size());
+            const ConvertedPacket& converted =
+                converter.convert(reinterpret_cast<const uint8_t*>(packet.c_str()), packet.size(), with_parameter_sets);
+            nb::list picture_ends;
+            for (size_t end : converted.picture_ends) {
+                picture_ends.append(end);
             }
-            return nb::make_tuple(nb::bytes(prepared.data, prepared.size), pieces, prepared.damaged);
+            return nb::make_tuple(nb::bytes(converted.data, converted.size), picture_ends, converted.damaged);
         },
-        "codec"_a, "extradata"_a, "packet"_a, "with_headers"_a);
+        "codec"_a, "extradata"_a, "packet"_a, "with_parameter_sets"_a);
 }

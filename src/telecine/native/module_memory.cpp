@@ -1,4 +1,4 @@
-// The part of the Python module that hands out memory: frames on a device, and copies on the host.
+// Python bindings of memory: frames on a device, views of them, and copies on the host.
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -88,8 +88,7 @@ public:
     nb::object to_host() const {
         const auto& sides = array().shape();
         const int64_t count = is_frame() ? 1 : sides[0];
-        nb::object host =
-            nb::cast(telecine::to_host(ordinal(), address(), {count, sides[1], sides[2], sides[3]}, 0));
+        nb::object host = nb::cast(telecine::to_host(ordinal(), address(), {count, sides[1], sides[2], sides[3]}, 0));
         nb::list order;
         for (size_t axis : axes_) {
             order.append(is_frame() ? axis - 1 : axis);
@@ -107,14 +106,13 @@ DeviceView whole(nb::handle array) {
     return DeviceView(nb::borrow(array), {0, 1, 2, 3});
 }
 
-// A DLPack capsule, which keeps the memory alive. The frames are complete, so there is no stream to wait for.
+// Returns a DLPack capsule, which keeps the memory alive. All writes are finished, so there is no stream to wait for.
 nb::object as_dlpack(const DeviceView& view) {
     const std::vector<size_t> shape = view.shape();
     const std::vector<int64_t> strides = view.strides();
-    return nb::cast(nb::ndarray<uint8_t, nb::device::cuda>(reinterpret_cast<void*>(view.address()), shape.size(),
-                                                           shape.data(), view.owner(), strides.data(),
-                                                           nb::dtype<uint8_t>(), nb::device::cuda::value,
-                                                           view.ordinal()));
+    return nb::cast(nb::ndarray<uint8_t, nb::device::cuda>(
+        reinterpret_cast<void*>(view.address()), shape.size(), shape.data(), view.owner(), strides.data(),
+        nb::dtype<uint8_t>(), nb::device::cuda::value, view.ordinal()));
 }
 
 nb::dict cuda_array_interface(const DeviceView& view) {
@@ -127,17 +125,18 @@ nb::dict cuda_array_interface(const DeviceView& view) {
     return result;
 }
 
-// One frame as a view, or some frames as a new array, by NumPy's rules for the key.
+// Returns one frame as a view, or some frames as a new array, by NumPy's rules for the key.
 nb::object item(const DeviceView& view, const nb::object& key) {
     if (view.is_frame()) {
         throw nb::type_error("a single frame has no items");
     }
     nb::module_ numpy = nb::module_::import_("numpy");
-    nb::object picked = numpy.attr("arange")(view.array().shape()[0]).attr("__getitem__")(key);
-    if (nb::cast<int>(numpy.attr("ndim")(picked)) == 0) {
-        return nb::cast(DeviceView(view.owner(), {view.axes().begin() + 1, view.axes().end()}, nb::cast<int64_t>(nb::int_(picked))));
+    nb::object indices = numpy.attr("arange")(view.array().shape()[0]).attr("__getitem__")(key);
+    if (nb::cast<int>(numpy.attr("ndim")(indices)) == 0) {
+        return nb::cast(DeviceView(view.owner(), {view.axes().begin() + 1, view.axes().end()},
+                                   nb::cast<int64_t>(nb::int_(indices))));
     }
-    const auto rows = nb::cast<Numbers>(numpy.attr("ascontiguousarray")(picked, numpy.attr("int64")));
+    const auto rows = nb::cast<Numbers>(numpy.attr("ascontiguousarray")(indices, numpy.attr("int64")));
     nb::object array = nb::cast(view.array().rows(rows.data(), rows.size()));
     const bool reordered = view.axes() != std::vector<size_t>{0, 1, 2, 3};
     return reordered ? nb::cast(DeviceView(array, view.axes())) : array;
@@ -185,11 +184,13 @@ void bind_device_array(nb::module_& m) {
                 return a.rows(indices.data(), indices.size());
             },
             "indices"_a)
-        .def("__getitem__", [](nb::handle_t<DeviceArray> self, const nb::object& key) { return item(whole(self), key); },
-             "key"_a)
-        .def("permute",
-             [](nb::handle_t<DeviceArray> self, const std::vector<size_t>& axes) { return whole(self).permuted(axes); },
-             "axes"_a)
+        .def(
+            "__getitem__", [](nb::handle_t<DeviceArray> self, const nb::object& key) { return item(whole(self), key); },
+            "key"_a)
+        .def(
+            "permute",
+            [](nb::handle_t<DeviceArray> self, const std::vector<size_t>& axes) { return whole(self).permuted(axes); },
+            "axes"_a)
         .def(
             "fill",
             [](DeviceArray& a, const HostFrames& frames) {
@@ -203,8 +204,7 @@ void bind_device_array(nb::module_& m) {
         .def("to_host", [](const DeviceArray& a) { return to_host(a.device().ordinal(), a.address(), a.shape(), 0); })
         .def("__dlpack_device__",
              [](const DeviceArray& a) { return nb::make_tuple(nb::device::cuda::value, a.device().ordinal()); })
-        .def("__dlpack__",
-             [](nb::handle_t<DeviceArray> self, const nb::kwargs&) { return as_dlpack(whole(self)); })
+        .def("__dlpack__", [](nb::handle_t<DeviceArray> self, const nb::kwargs&) { return as_dlpack(whole(self)); })
         .def_prop_ro("__cuda_array_interface__",
                      [](nb::handle_t<DeviceArray> self) { return cuda_array_interface(whole(self)); });
 }
@@ -220,7 +220,7 @@ void bind_memory(nb::module_& m) {
         [](int device, uint64_t stream) {
             nb::gil_scoped_release release;
             Device& opened = Device::open(device);
-            Current current(opened.driver(), opened.context());
+            ScopedContext scope(opened.driver(), opened.context());
             opened.driver().check(opened.driver().stream_synchronize(reinterpret_cast<CUstream>(stream)),
                                   "waiting for the frames");
         },

@@ -1,4 +1,4 @@
-// The part of the Python module that converts pictures which another library has decoded into device memory.
+// Python bindings that convert pictures which another library has decoded into device memory.
 #include <nanobind/stl/string.h>
 
 #include <memory>
@@ -15,17 +15,18 @@ namespace {
 
 constexpr int kMaxSide = 1 << 16;
 
-// Luma rows, and chroma behind them: interleaved, but in planes of their own where it is 4:4:4, as NVDEC has it.
+// Checks the arguments of a surface in NVDEC's layout: luma, then interleaved chroma, or two chroma planes for 4:4:4.
 Surface surface_of(uint64_t address, int pitch, int rows, int width, int height, int depth, const std::string& name) {
     const Chroma chroma = chroma_of(name);
     if (chroma == Chroma::Monochrome) {
-        throw nb::value_error("a surface has chroma");
+        throw nb::value_error("chroma must be \"420\", \"422\" or \"444\" for a surface");
     }
     if (depth != 8 && depth != 10 && depth != 12 && depth != 16) {
         throw nb::value_error("depth must be 8, 10, 12 or 16");
     }
     if (width < 1 || height < 1 || width > kMaxSide || height > kMaxSide || rows < height || rows > kMaxSide) {
-        throw nb::value_error("a surface must have a width and a height from 1 to 65536, and rows for all its height");
+        throw nb::value_error(
+            "a surface must have a width and a height from 1 to 65536, and at least as many rows as its height");
     }
     Surface surface;
     surface.address = address;
@@ -40,15 +41,16 @@ Surface surface_of(uint64_t address, int pitch, int rows, int width, int height,
     const int sample_bytes = depth > 8 ? 2 : 1;
     const int across = surface.interleaved ? (width + 1) & ~1 : width;
     if (pitch < across * sample_bytes || pitch % sample_bytes != 0) {
-        throw nb::value_error("pitch must hold a row of whole samples, of luma and of chroma");
+        throw nb::value_error(
+            "pitch must be a multiple of the sample size, and hold a row of luma and a row of chroma");
     }
     if (address == 0 || address % static_cast<uint64_t>(sample_bytes) != 0) {
-        throw nb::value_error("the address is none of samples");
+        throw nb::value_error("address must be a multiple of the sample size, and not 0");
     }
     return surface;
 }
 
-// Writes frames to an output, on the stream of its owner. Not thread-safe.
+// Converts surfaces into frames of an output, on the stream of its owner. Not thread-safe.
 class SurfaceConverter {
 public:
     SurfaceConverter(int device, const Geometry& geometry, const Output& output)
@@ -58,33 +60,33 @@ public:
         try {
             finish();
         } catch (const Error&) {
-            // the GPU has failed: nothing runs on it that could still use the tables
+            // the GPU has failed, so no kernel uses the tables any more
         }
     }
     SurfaceConverter(const SurfaceConverter&) = delete;
     SurfaceConverter& operator=(const SurfaceConverter&) = delete;
 
-    // Enqueue the conversion of a surface into the first of `rows`, and its repetition in the others.
+    // Enqueues the conversion of a surface into the first of `rows`, and copies of it into the others.
     void put(const Surface& surface, const int64_t* rows, size_t count) {
         const Driver& driver = device_.driver();
-        Current current(driver, device_.context());
+        ScopedContext scope(driver, device_.context());
         const auto scale = device_.scale(surface, geometry_, stream());
         if (scales_.empty() || scales_.back() != scale) {
-            scales_.push_back(scale);  // kept until its kernels are done
+            scales_.push_back(scale);  // kept until its kernels are finished
         }
         device_.convert(surface, geometry_, *scale, row(rows[0]), stream());
         for (size_t i = 1; i < count; ++i) {
-            driver.check(driver.copy_on_device(row(rows[i]), row(rows[0]), row_bytes(), stream()), "repeating a frame");
+            driver.check(driver.copy_on_device(row(rows[i]), row(rows[0]), row_bytes(), stream()), "copying a frame");
         }
     }
 
-    // Wait until all that was put is written: then the surfaces may be overwritten.
+    // Waits until all frames are written; after that the surfaces may be overwritten.
     void finish() {
         if (scales_.empty()) {
             return;
         }
-        Current current(device_.driver(), device_.context());
-        // freed ahead of that: freeing their tables takes the context
+        ScopedContext scope(device_.driver(), device_.context());
+        // declared after `scope`, so that the tables are freed while the context is current
         const std::vector<std::shared_ptr<DeviceScale>> done = std::move(scales_);
         scales_.clear();
         device_.driver().check(device_.driver().stream_synchronize(stream()), "converting frames");
@@ -108,15 +110,15 @@ private:
 
 void put(SurfaceConverter& self, const Surface& surface, const Numbers& rows) {
     if (rows.size() == 0) {
-        throw nb::value_error("rows must name a row of the output");
+        throw nb::value_error("rows must have at least one row of the output");
     }
     for (size_t i = 0; i < rows.size(); ++i) {
         if (!self.holds(rows(i))) {
-            throw nb::value_error("rows must be rows of the output");
+            throw nb::value_error("rows must be from 0 to the number of rows of the output");
         }
     }
     if (!self.can_turn(surface)) {
-        throw nb::value_error("4:2:2 is not converted with a quarter turn");
+        throw nb::value_error("4:2:2 is not converted with a rotation by 90 or 270 degrees");
     }
     nb::gil_scoped_release release;
     self.put(surface, rows.data(), rows.size());
@@ -142,7 +144,7 @@ void bind_surface(nb::module_& m) {
                     throw nb::value_error("the output must have a width and a height from 1 to 65536");
                 }
                 if (output.pointer == 0 || output.rows < 1) {
-                    throw nb::value_error("there is no output to write frames to");
+                    throw nb::value_error("output must have an address and at least one row");
                 }
                 nb::gil_scoped_release release;
                 new (self) SurfaceConverter(device, geometry, output);

@@ -1,5 +1,5 @@
-// The kernel: one thread makes two neighbouring pixels. `scripts/build-ptx` compiles it to pixels.ptx, which is checked
-// in and embedded in the extension, so that building needs no CUDA.
+// The conversion kernel: each thread writes two neighbouring pixels. `scripts/build-ptx` compiles it to pixels.ptx,
+// which is checked in and embedded in the extension, so that building needs no CUDA toolkit.
 #include "pixels.h"
 
 extern "C" __global__ void telecine_convert(telecine::Conversion conversion) {

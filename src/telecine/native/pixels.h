@@ -1,16 +1,16 @@
-// From a decoded surface to packed RGB: the arithmetic of one output pixel, for nvcc and for a C++ compiler alike.
+// The arithmetic of one output pixel, from a decoded surface to packed RGB. Compiled by nvcc and by a C++ compiler.
 //
-// The rule is what FFmpeg's libswscale does for `scale=W:H:flags=...,format=rgb24`, and that is integer arithmetic with
-// its own roundings: planes are filtered separately (15-bit intermediates across, then 12-bit weights down), and the
-// conversion to RGB goes through 8-bit luma and chroma. The same roundings are made here, so that a GPU frame and a CPU
-// frame agree; a "more exact" conversion would be off by up to 4. Facts from libswscale's output.c, utils.c, yuv2rgb.c.
+// It follows FFmpeg's libswscale for `scale=W:H:flags=...,format=rgb24`, which is integer arithmetic: each plane is
+// filtered separately (15-bit intermediates horizontally, then 12-bit weights vertically), and the conversion to RGB
+// uses 8-bit luma and chroma. All roundings are the same here, so that GPU and CPU frames agree; a "more exact"
+// conversion would differ by up to 4. See libswscale's output.c, utils.c and yuv2rgb.c.
 #pragma once
 
 #include <cstdint>
 
 #ifdef __CUDACC__
 #define TELECINE_INLINE __host__ __device__ inline
-// Loops stay loops: the driver compiles the PTX on first use, and unrolled it takes longer than a short clip.
+// No unrolling: the driver compiles the PTX at first use, and unrolled code compiles longer than a short clip decodes.
 #define TELECINE_LOOP _Pragma("unroll 1")
 #else
 #define TELECINE_INLINE inline
@@ -26,35 +26,35 @@ struct Taps {
     int32_t count;
 };
 
-// How plane coordinates of the turned picture lead to the stored one: column = c0 + cx * x + cy * y, row likewise.
-struct Walk {
+// Maps coordinates of the rotated picture to the stored one: column = c0 + cx * x + cy * y, row = r0 + rx * x + ry * y.
+struct CoordinateMap {
     int32_t c0, cx, cy, r0, rx, ry;
 };
 
 struct Plane {
     uint64_t address;
     int32_t pitch;  // bytes from row to row
-    int32_t step;   // samples from column to column: 2 where two chroma planes are interleaved
-    Walk walk;
+    int32_t step;   // samples from column to column: 2 if two chroma planes are interleaved
+    CoordinateMap map;
 };
 
-// How the two intermediates of a column become one sample.
+// How the intermediates of a column are combined and rounded.
 enum VerticalMode : int32_t { kManyTaps = 0, kTwoTaps = 1 };
 
 struct Colour {
     int32_t luma, offset;                                     // Q16 scale of luma; its black level
     int32_t red_v, green_u, green_v, blue_u;                  // Q16
-    int32_t red_step, green_u_step, green_v_step, blue_step;  // the same in units of `luma`, Q16: see table_offset
+    int32_t red_step, green_u_step, green_v_step, blue_step;  // the same in units of `luma`, Q16; see table_offset()
 };
 
-// Everything one launch needs; passed by value.
+// The arguments of one kernel launch, passed by value.
 struct Conversion {
     Plane planes[3];
-    int32_t wide;    // 1: 16-bit samples, used bits on top
+    int32_t wide;    // 1: 16-bit samples; the used bits are the upper ones
     int32_t depth;   // bits used
-    int32_t direct;  // 1: same size, 8 bits: each chroma sample serves its block, as libswscale's fast path has it
-    int32_t chroma_shift_x, chroma_shift_y;  // of the source, after turning; direct only
-    int32_t full_chroma;                     // 0: chroma is made for pairs of pixels
+    int32_t direct;  // 1: same size, 8 bits: each chroma sample is used for its block, as in libswscale's fast path
+    int32_t chroma_shift_x, chroma_shift_y;  // of the source, after rotation; direct only
+    int32_t full_chroma;                     // 0: two neighbouring pixels share chroma
     int32_t full_range;
     int32_t vertical_mode;
     Taps luma_across, luma_down, chroma_across, chroma_down;
@@ -70,8 +70,8 @@ TELECINE_INLINE int clip_byte(int value) {
 
 TELECINE_INLINE int sample(const Conversion& c, int plane, int x, int y) {
     const Plane& p = c.planes[plane];
-    const int column = p.walk.c0 + p.walk.cx * x + p.walk.cy * y;
-    const int row = p.walk.r0 + p.walk.rx * x + p.walk.ry * y;
+    const int column = p.map.c0 + p.map.cx * x + p.map.cy * y;
+    const int row = p.map.r0 + p.map.rx * x + p.map.ry * y;
     const uint8_t* line = reinterpret_cast<const uint8_t*>(p.address) + static_cast<int64_t>(row) * p.pitch;
     if (c.wide) {
         return reinterpret_cast<const uint16_t*>(line)[column * p.step] >> (16 - c.depth);
@@ -79,7 +79,7 @@ TELECINE_INLINE int sample(const Conversion& c, int plane, int x, int y) {
     return line[column * p.step];
 }
 
-// One 15-bit intermediate: a row filtered across.
+// Returns one 15-bit intermediate of a row, filtered horizontally.
 TELECINE_INLINE int filter_across(const Conversion& c, int plane, const Taps& taps, int x, int y) {
     const int16_t* weight = taps.weight + x * taps.count;
     const int start = taps.start[x];
@@ -92,7 +92,7 @@ TELECINE_INLINE int filter_across(const Conversion& c, int plane, const Taps& ta
     return sum > 32767 ? 32767 : sum;
 }
 
-// The same column in all the lines that `down` asks for, before the final rounding.
+// Returns the vertically filtered intermediates of a column, before the final rounding.
 TELECINE_INLINE int filter_down(const Conversion& c, int plane, const Taps& across, const Taps& down, int x, int y) {
     const int16_t* weight = down.weight + y * down.count;
     const int start = down.start[y];
@@ -106,12 +106,12 @@ TELECINE_INLINE int filter_down(const Conversion& c, int plane, const Taps& acro
     return sum;
 }
 
-// 8 bits of it. Where both filters have two taps libswscale uses another function, which does not round.
+// Returns 8 bits of a filtered sum. If both filters have two taps, libswscale uses a function that does not round.
 TELECINE_INLINE int narrow(const Conversion& c, int sum) {
     return (c.vertical_mode == kTwoTaps ? sum : sum + (1 << 18)) >> 19;
 }
 
-// The same for full-resolution chroma, which keeps 9 more bits; `bias` is the value that stands for zero.
+// The same with 9 more bits, for full-resolution chroma; `bias` is the value that means zero.
 TELECINE_INLINE int widen(const Conversion& c, int sum, int bias) {
     return ((c.vertical_mode == kTwoTaps ? sum : sum + (1 << 9)) - (bias << 19)) >> 10;
 }
@@ -126,7 +126,7 @@ TELECINE_INLINE int rounded16(int64_t value) {
     return static_cast<int>((value + 0x8000) >> 16);
 }
 
-// libswscale's fast path: 16-bit multiplications that keep the upper half.
+// libswscale's fast path: 16-bit multiplications, of which the upper half is kept.
 TELECINE_INLINE void write_direct(const Conversion& c, uint8_t* out, int y, int u, int v) {
     const int luma = (((y - c.colour.offset) * 8) * rounded16(static_cast<int64_t>(c.colour.luma) << 13)) >> 16;
     const int du = (u - 128) * 8;
@@ -138,7 +138,7 @@ TELECINE_INLINE void write_direct(const Conversion& c, uint8_t* out, int y, int 
     store(out, clip_byte(luma + red), clip_byte(luma + green), clip_byte(luma + blue));
 }
 
-// What a chroma sample adds, in whole steps of luma: an offset into libswscale's table of luma.
+// Returns the contribution of a chroma sample in whole steps of luma: an offset into libswscale's luma table.
 TELECINE_INLINE int table_offset(int64_t step, int chroma) {
     return static_cast<int>((step * clip_byte(chroma)) >> 16) - static_cast<int>(step >> 9);
 }
@@ -179,7 +179,7 @@ TELECINE_INLINE void write_full(const Conversion& c, uint8_t* out, int x, int y)
           clip30(luma + u * rounded16(static_cast<int64_t>(c.colour.blue_u) << 13)));
 }
 
-// Pixels x and x + 1 (where it exists) of row y.
+// Writes pixels x and x + 1, if that exists, of row y.
 TELECINE_INLINE void convert_pair(const Conversion& c, int x, int y) {
     uint8_t* out = reinterpret_cast<uint8_t*>(c.out) + y * c.out_pitch + 3 * static_cast<int64_t>(x);
     const int count = x + 1 < c.width ? 2 : 1;
@@ -199,6 +199,6 @@ TELECINE_INLINE void convert_pair(const Conversion& c, int x, int y) {
     }
 }
 
-static_assert(sizeof(Conversion) == 312, "the kernel and the host agree on the layout");
+static_assert(sizeof(Conversion) == 312, "the kernel and the host must agree on the layout");
 
 }  // namespace telecine

@@ -1,8 +1,8 @@
-// Which pictures a picture refers to, so that damage is followed exactly as far as it reaches.
+// Finds the references of each picture, so that damage marks exactly the pictures that depend on it as unreliable.
 #include <algorithm>
 #include <cstring>
 
-#include "run.h"
+#include "range_decoder.h"
 
 namespace telecine {
 namespace {
@@ -14,20 +14,20 @@ T read_at(const PictureParams& params, size_t offset) {
     return value;
 }
 
-constexpr int kNone = -1;
-constexpr int kMissing = -2;
+constexpr int kNoSurface = -1;
+constexpr int kMissingSurface = -2;
 
 }  // namespace
 
-void RunDecoder::note_references(const PictureParams& params, Picture& picture) {
+void RangeDecoder::collect_references(const PictureParams& params, Picture& picture) {
     const auto add = [&](int surface) {
-        if (surface == kNone) {
+        if (surface == kNoSurface) {
             return;
         }
-        const bool known = surface >= 0 && static_cast<size_t>(surface) < occupant_.size();
-        const int referred = known ? occupant_[surface] : -1;
+        const bool known = surface >= 0 && static_cast<size_t>(surface) < picture_in_surface_.size();
+        const int referred = known ? picture_in_surface_[surface] : -1;
         // the second field may refer to the first one of the same picture
-        if (referred != occupant_[picture.surface]) {
+        if (referred != picture_in_surface_[picture.surface]) {
             picture.references.push_back(referred);
         }
     };
@@ -48,7 +48,7 @@ void RunDecoder::note_references(const PictureParams& params, Picture& picture) 
                         const auto slot =
                             read_at<unsigned char>(params, kHevcRefSets + set * 8 + static_cast<size_t>(i));
                         const int surface = slot < 16 ? read_at<int>(params, kHevcRefPicture + slot * sizeof(int)) : -1;
-                        add(surface < 0 ? kMissing : surface);
+                        add(surface < 0 ? kMissingSurface : surface);
                     }
                 }
                 break;
@@ -59,18 +59,15 @@ void RunDecoder::note_references(const PictureParams& params, Picture& picture) 
                         params, (request_.codec == VideoCodec::Vp8 ? kVp8References : kVp9References) + i));
                 }
                 break;
-            default:
-                for (size_t i = 0; i < 2; ++i) {
-                    add(read_at<int>(params, kMpegReferences + i * sizeof(int)));
-                }
+            default: break;
         }
     }
-    note_gaps(params, picture);
+    detect_missing_frames(params, picture);
 }
 
-// H.264: reference frames that are not there at all. Some are normal where a run starts at a picture that is not an
-// IDR; one that turns up later means that a packet in between was lost.
-void RunDecoder::note_gaps(const PictureParams& params, Picture& picture) {
+// H.264: detects reference frames that were never decoded. They are normal at the start of a range that does not start
+// at an IDR picture; one that appears later means that a packet was lost.
+void RangeDecoder::detect_missing_frames(const PictureParams& params, Picture& picture) {
     const bool first = pictures_.size() == 1;
     if (request_.codec == VideoCodec::H264) {
         for (size_t i = 0; i < 16; ++i) {
@@ -78,16 +75,17 @@ void RunDecoder::note_gaps(const PictureParams& params, Picture& picture) {
             if (entry.used_for_reference == 0 || entry.not_existing == 0) {
                 continue;
             }
-            const bool known = std::find(gaps_.begin(), gaps_.end(), entry.frame_num) != gaps_.end();
+            const bool known = std::find(missing_frame_nums_.begin(), missing_frame_nums_.end(), entry.frame_num) !=
+                               missing_frame_nums_.end();
             if (!known) {
-                gaps_.push_back(entry.frame_num);
-                broken_ |= !first && request_.trust_references;
+                missing_frame_nums_.push_back(entry.frame_num);
+                unreliable_ |= !first && request_.trust_references;
             }
         }
     }
-    // provisional: the status and the references are judged when the picture is complete
+    // preliminary: check_up_to() adds the status and the references
     const uint8_t flags = request_.packets[picture.packet].flags;
-    picture.sound = !broken_ && (flags & kCorrupt) == 0 && !(broken_before_ && (flags & kLeading) != 0);
+    picture.reliable = !unreliable_ && (flags & kCorrupt) == 0 && !(unreliable_before_open_ && (flags & kLeading) != 0);
 }
 
 }  // namespace telecine

@@ -1,4 +1,4 @@
-// What one call asks for, and what came of it. Shared by the calling thread and the workers.
+// The arguments and results of one call of decode(). Shared by the calling thread and the workers.
 #pragma once
 
 #include <atomic>
@@ -14,22 +14,22 @@
 namespace telecine {
 
 enum PacketFlag : uint8_t {
-    kRestart = 1,   // decoding can start here, and nothing after it refers to what lies before: damage ends here
-    kNeeded = 2,    // if it brings no sound picture, what follows is not sound either
-    kCorrupt = 4,   // the container says that bytes of it are missing
-    kOpen = 8,      // decoding can start here, but for the leading pictures that follow
-    kLeading = 16,  // may need what lies before the point of access in front of it
+    kClosed = 1,    // closed random access point: nothing after it refers to anything before, so damage ends here
+    kRequired = 2,  // if it brings no reliable picture, the following pictures are unreliable
+    kCorrupt = 4,   // the container reports missing bytes
+    kOpen = 8,      // open random access point: leading pictures that follow may refer to pictures before it
+    kLeading = 16,  // leading picture of the random access point before it
 };
 
 struct Packet {
     const uint8_t* data;
     size_t size;
-    int64_t order;  // its place in presentation order; distinct within a run
+    int64_t display_order;  // position in display order; distinct within a decode range
     uint8_t flags;
     int32_t target;  // index into Request::targets, or -1
 };
 
-enum class Loss : uint8_t { None = 0, Missing = 1, Damaged = 2, Mislabelled = 3, Failed = 4, Stopped = 5 };
+enum class Loss : uint8_t { None = 0, Missing = 1, Damaged = 2, TimestampMismatch = 3, Failed = 4, Stopped = 5 };
 
 // A wanted frame and the output rows that it fills.
 struct Target {
@@ -37,7 +37,8 @@ struct Target {
     Loss loss = Loss::Missing;
 };
 
-struct Run {
+// The packets fed from one random access point up to the last frame wanted from it.
+struct DecodeRange {
     int first, last;  // packets [first, last)
 };
 
@@ -48,26 +49,26 @@ struct Request {
     std::vector<uint8_t> extradata;
     std::vector<Packet> packets;
     std::vector<Target> targets;
-    std::vector<Run> runs;
+    std::vector<DecodeRange> ranges;
     Geometry geometry;
-    int64_t max_pixels = INT64_MAX;  // of a picture; a stream may change its size at any point of access
-    bool trust_references = true;    // false: no point of access is exact, so missing references mean nothing
+    int64_t max_pixels = INT64_MAX;  // of a picture; its size may change at any random access point
+    bool trust_references = true;    // false: no random access point is exact, so missing references are normal
     CUdeviceptr out = 0;
     int64_t row_bytes = 0;
-    CUevent ready = nullptr;  // the output may be written from here on
+    CUevent ready = nullptr;  // recorded on the caller's stream; the output may be written after it
     Clock::time_point deadline = Clock::time_point::max();
-    // Asked by the calling thread every few milliseconds: whether the request is withdrawn. May be empty.
-    std::function<bool()> withdrawn;
+    // Returns true if the request is cancelled; called by the calling thread every few milliseconds. May be empty.
+    std::function<bool()> is_cancelled;
 
-    std::atomic<bool> stop{false};  // the caller gave up
+    std::atomic<bool> stop{false};  // set by the caller at cancellation or deadline
     std::atomic<int64_t> pictures{0}, mapped{0};
 
-    // guarded by the engine's mutex
-    size_t next_run = 0, running = 0, finished = 0;
+    // catch_errors by the engine's mutex
+    size_t next_range = 0, running = 0, finished = 0;
     bool failed = false;
     Failure failure = Failure::Driver;
     std::string failure_text;
-    std::vector<CUevent> written;  // recorded after the last write of each run
+    std::vector<CUevent> written;  // one for each range, recorded after its last write
 
     bool stopped() const { return stop.load(std::memory_order_relaxed) || Clock::now() >= deadline; }
 };

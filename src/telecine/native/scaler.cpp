@@ -6,7 +6,7 @@
 namespace telecine {
 namespace {
 
-constexpr double kCutOff = 0.002;  // weights that are dropped at the ends of a filter, in sum
+constexpr double kCutOff = 0.002;  // sum of the weights that may be dropped at each end of a filter
 
 int floor_log2(int value) {
     int result = 0;
@@ -17,9 +17,9 @@ int floor_log2(int value) {
     return result;
 }
 
-// Weight at distance `d` (Q30, in filter units) with 1.0 = `unit`.
-int64_t weigh(Kernel kernel, int64_t d, int64_t unit) {
-    if (kernel == Kernel::Bilinear) {
+// Returns the weight at distance `d` (Q30, in filter units), where `unit` is 1.0.
+int64_t kernel_weight(Interpolation kernel, int64_t d, int64_t unit) {
+    if (kernel == Interpolation::Bilinear) {
         return std::max<int64_t>(0, (1LL << 30) - d) * (unit >> 30);
     }
     const int64_t sharpness = static_cast<int64_t>(0.6 * (1 << 24));
@@ -37,19 +37,20 @@ int64_t weigh(Kernel kernel, int64_t d, int64_t unit) {
     return weight / ((1LL << 54) / unit);
 }
 
-struct Wide {
+struct UnroundedFilter {
     int count;
     std::vector<int64_t> start;
     std::vector<int64_t> weight;
 };
 
-// The filter before anything is cut off or rounded.
-Wide sample_kernel(int source, int target, Kernel kernel, int source_position, int target_position, int64_t increment,
-                   int64_t unit) {
-    const int spread = kernel == Kernel::Bicubic ? 4 : 2;
+// Returns the filter before small weights are dropped and weights are rounded.
+UnroundedFilter sample_kernel(int source, int target, Interpolation kernel, int source_position, int target_position,
+                              int64_t increment, int64_t unit) {
+    const int spread = kernel == Interpolation::Bicubic ? 4 : 2;
     int count = increment <= 1 << 16 ? 1 + spread : 1 + (spread * source + target - 1) / target;
     count = std::max(1, std::min(count, source - 2));
-    Wide wide = {count, std::vector<int64_t>(target), std::vector<int64_t>(static_cast<size_t>(target) * count)};
+    UnroundedFilter wide = {count, std::vector<int64_t>(target),
+                            std::vector<int64_t>(static_cast<size_t>(target) * count)};
     int64_t centre = ((target_position * increment) >> 7) - ((source_position * 0x10000LL) >> 7);
     for (int i = 0; i < target; ++i, centre += 2 * increment) {
         const int64_t first = (centre - (count - 2) * (1LL << 16)) / (1 << 17);
@@ -59,14 +60,14 @@ Wide sample_kernel(int source, int target, Kernel kernel, int source_position, i
             if (increment > 1 << 16) {
                 d = d * target / source;
             }
-            wide.weight[static_cast<size_t>(i) * count + j] = weigh(kernel, d, unit);
+            wide.weight[static_cast<size_t>(i) * count + j] = kernel_weight(kernel, d, unit);
         }
     }
     return wide;
 }
 
-// Shift weights that hardly count out of each filter at its left, and say how many the longest one still needs.
-int trim(Wide& wide, int target, int64_t unit) {
+// Drops small weights at the left of each filter, and returns the number of weights that the longest one needs.
+int drop_small_weights(UnroundedFilter& wide, int target, int64_t unit) {
     const double limit = kCutOff * static_cast<double>(unit);
     int needed = 0;
     for (int i = target - 1; i >= 0; --i) {
@@ -74,7 +75,7 @@ int trim(Wide& wide, int target, int64_t unit) {
         int64_t dropped = 0;
         for (int j = 0; j < wide.count; ++j) {
             dropped += std::llabs(weight[0]);
-            // positions must not run backwards
+            // positions must not decrease
             if (static_cast<double>(dropped) > limit || (i < target - 1 && wide.start[i] >= wide.start[i + 1])) {
                 break;
             }
@@ -96,8 +97,8 @@ int trim(Wide& wide, int target, int64_t unit) {
     return needed;
 }
 
-// Weights outside the source move to its border sample.
-void fold(std::vector<int64_t>& weight, int64_t& start, int source) {
+// Moves weights outside of the source to its border sample.
+void fold_outside_weights(std::vector<int64_t>& weight, int64_t& start, int source) {
     const int count = static_cast<int>(weight.size());
     std::vector<int64_t> folded(weight.size());
     const int64_t inside = std::max<int64_t>(0, std::min<int64_t>(start, source - count));
@@ -115,7 +116,7 @@ int64_t divide_rounded(int64_t value, int64_t by) {
 
 }  // namespace
 
-FilterTable make_filter(int source, int target, Kernel kernel, int source_position, int target_position, int one,
+FilterTable make_filter(int source, int target, Interpolation kernel, int source_position, int target_position, int one,
                         bool even_count) {
     const int64_t increment = ((static_cast<int64_t>(source) << 16) + (target >> 1)) / target;
     FilterTable table;
@@ -128,12 +129,12 @@ FilterTable make_filter(int source, int target, Kernel kernel, int source_positi
         return table;
     }
     const int64_t unit = 1LL << (54 - std::min(floor_log2(std::max(1, source / target)), 8));
-    Wide wide = sample_kernel(source, target, kernel, source_position, target_position, increment, unit);
-    int count = trim(wide, target, unit);
+    UnroundedFilter wide = sample_kernel(source, target, kernel, source_position, target_position, increment, unit);
+    int count = drop_small_weights(wide, target, unit);
     if (even_count && count > 1) {
         count = (count + 1) & ~1;
     }
-    // a source narrower than the filter: all its samples, no more
+    // if the source is narrower than the filter, use all its samples
     const int stored = std::min(count, source);
     table.count = stored;
     table.weight.resize(static_cast<size_t>(target) * stored);
@@ -142,14 +143,14 @@ FilterTable make_filter(int source, int target, Kernel kernel, int source_positi
         for (int j = 0; j < std::min(count, wide.count); ++j) {
             weight[j] = wide.weight[static_cast<size_t>(i) * wide.count + j];
         }
-        fold(weight, wide.start[i], source);
+        fold_outside_weights(weight, wide.start[i], source);
         table.start[i] = static_cast<int32_t>(wide.start[i]);
         int64_t sum = 0;
         for (int64_t w : weight) {
             sum += w;
         }
         sum = std::max<int64_t>(1, (sum + one / 2) / one);
-        // the rounding error of a weight is handed to the next, so that they sum to `one`
+        // add the rounding error of a weight to the next, so that the sum is `one`
         int64_t error = 0;
         for (int j = 0; j < stored; ++j) {
             const int64_t value = weight[j] + error;
@@ -163,17 +164,17 @@ FilterTable make_filter(int source, int target, Kernel kernel, int source_positi
 
 namespace {
 
-// Where the sample of a plane lies, in 1/128 of its own samples. Chroma counts as centred between the luma samples that
-// share it, whatever the stream says: FFmpeg's filter chain does not look at the tag either.
+// Position of the samples of a plane, in 1/128 sample. Chroma counts as centred between its luma samples, whatever the
+// stream's tag says: FFmpeg's filter chain ignores the tag, too.
 constexpr int kCentred = 128;
 
 int ceil_shift(int value, int shift) {
     return -((-value) >> shift);
 }
 
-Walk turned_walk(int left, int top, int width, int height, int turns, bool mirrored) {
-    // a turned picture's (x, y) is the stored (column, row); see the figures in the README of this folder
-    Walk walk;
+CoordinateMap make_coordinate_map(int left, int top, int width, int height, int turns, bool mirrored) {
+    // maps (x, y) of the rotated picture to the stored (column, row); README.md has the table
+    CoordinateMap walk;
     switch (turns & 3) {
         case 1: walk = {0, 0, 1, height - 1, -1, 0}; break;
         case 2: walk = {width - 1, -1, 0, height - 1, 0, -1}; break;
@@ -192,7 +193,7 @@ Walk turned_walk(int left, int top, int width, int height, int turns, bool mirro
     return walk;
 }
 
-// Yuv to RGB as libswscale's ff_yuv2rgb_coeffs has it, Q16: red from V, blue from U, green from U and from V.
+// Coefficients of YUV to RGB in Q16, those of libswscale's ff_yuv2rgb_coeffs.
 struct Coefficients {
     int red_v, blue_u, green_u, green_v;
 };
@@ -229,21 +230,21 @@ Colour colour_of(int matrix, bool full_range) {
 }  // namespace
 
 ScalePlan plan_scale(const Surface& surface, const Geometry& geometry) {
-    const bool turned = geometry.quarter_turns & 1;
-    const int width = turned ? surface.height : surface.width;
-    const int height = turned ? surface.width : surface.height;
-    const int shift_x = turned ? surface.chroma_shift_y : surface.chroma_shift_x;
-    const int shift_y = turned ? surface.chroma_shift_x : surface.chroma_shift_y;
+    const bool rotated = geometry.quarter_turns & 1;
+    const int width = rotated ? surface.height : surface.width;
+    const int height = rotated ? surface.width : surface.height;
+    const int shift_x = rotated ? surface.chroma_shift_y : surface.chroma_shift_x;
+    const int shift_y = rotated ? surface.chroma_shift_x : surface.chroma_shift_y;
     const bool same = width == geometry.width && height == geometry.height;
     const bool subsampled = shift_x > 0 || shift_y > 0;
     ScalePlan plan;
-    // resized pictures go through planar RGB, which has chroma for every pixel
+    // resized pictures are converted by planar RGB, which has chroma for every pixel
     plan.full_chroma = !geometry.bicubic || geometry.width % 2 == 1 || !subsampled;
     if (same && surface.depth == 8 && subsampled && height % 2 == 0) {
         plan.direct = true;
         return plan;
     }
-    const Kernel kernel = geometry.bicubic ? Kernel::Bicubic : Kernel::Bilinear;
+    const Interpolation kernel = geometry.bicubic ? Interpolation::Bicubic : Interpolation::Bilinear;
     const int target_shift = plan.full_chroma ? 0 : 1;
     const int across = 1 << 14;
     const int down = 1 << 12;
@@ -264,24 +265,25 @@ Conversion begin_conversion(const Surface& surface, const Geometry& geometry, co
     const uint64_t chroma = surface.address + static_cast<uint64_t>(surface.pitch) * surface.rows;
     const int shift_x = surface.chroma_shift_x;
     const int shift_y = surface.chroma_shift_y;
-    const Walk whole = turned_walk(surface.left, surface.top, surface.width, surface.height, geometry.quarter_turns,
-                                   geometry.mirrored);
-    const Walk part = turned_walk(surface.left >> shift_x, surface.top >> shift_y, ceil_shift(surface.width, shift_x),
-                                  ceil_shift(surface.height, shift_y), geometry.quarter_turns, geometry.mirrored);
-    c.planes[0] = {surface.address, surface.pitch, 1, whole};
+    const CoordinateMap luma_map = make_coordinate_map(surface.left, surface.top, surface.width, surface.height,
+                                                       geometry.quarter_turns, geometry.mirrored);
+    const CoordinateMap chroma_map =
+        make_coordinate_map(surface.left >> shift_x, surface.top >> shift_y, ceil_shift(surface.width, shift_x),
+                            ceil_shift(surface.height, shift_y), geometry.quarter_turns, geometry.mirrored);
+    c.planes[0] = {surface.address, surface.pitch, 1, luma_map};
     if (surface.interleaved) {
-        c.planes[1] = {chroma, surface.pitch, 2, part};
-        c.planes[2] = {chroma + sample_bytes, surface.pitch, 2, part};
+        c.planes[1] = {chroma, surface.pitch, 2, chroma_map};
+        c.planes[2] = {chroma + sample_bytes, surface.pitch, 2, chroma_map};
     } else {
-        c.planes[1] = {chroma, surface.pitch, 1, part};
-        c.planes[2] = {chroma + static_cast<uint64_t>(surface.pitch) * surface.rows, surface.pitch, 1, part};
+        c.planes[1] = {chroma, surface.pitch, 1, chroma_map};
+        c.planes[2] = {chroma + static_cast<uint64_t>(surface.pitch) * surface.rows, surface.pitch, 1, chroma_map};
     }
     c.wide = surface.depth > 8;
     c.depth = surface.depth;
     c.direct = plan.direct;
-    const bool turned = geometry.quarter_turns & 1;
-    c.chroma_shift_x = turned ? shift_y : shift_x;
-    c.chroma_shift_y = turned ? shift_x : shift_y;
+    const bool rotated = geometry.quarter_turns & 1;
+    c.chroma_shift_x = rotated ? shift_y : shift_x;
+    c.chroma_shift_y = rotated ? shift_x : shift_y;
     c.full_chroma = plan.full_chroma;
     c.full_range = geometry.full_range;
     c.vertical_mode = plan.vertical_mode;

@@ -1,4 +1,4 @@
-// Plans the conversion of a surface: filter tables, walks, colour constants. Pure; runs on the host.
+// Plans the conversion of a surface: filter tables, coordinate maps, colour constants. Pure functions on the host.
 #pragma once
 
 #include <cstdint>
@@ -14,34 +14,34 @@ struct FilterTable {
     std::vector<int16_t> weight;
 };
 
-enum class Kernel { Bilinear, Bicubic };
+enum class Interpolation { Bilinear, Bicubic };
 
-// libswscale's filter for one axis: `one` is the sum of the weights; positions are in 1/128 of a sample.
-FilterTable make_filter(int source, int target, Kernel kernel, int source_position, int target_position, int one,
+// Returns libswscale's filter for one axis. `one` is the sum of the weights; positions are in 1/128 of a sample.
+FilterTable make_filter(int source, int target, Interpolation kernel, int source_position, int target_position, int one,
                         bool even_count);
 
-// How a frame is to look; the same for all frames of a request.
+// The geometry and colour of the output frames of a request.
 struct Geometry {
-    int width = 0, height = 0;  // of the output
+    int width = 0, height = 0;  // of the output, pixels
     int quarter_turns = 0;      // clockwise
-    bool mirrored = false;      // left to right, after turning
+    bool mirrored = false;      // left to right, after the rotation
     int matrix = 2;             // ITU-T H.273 code
     bool full_range = false;
-    bool bicubic = true;  // the filter: bicubic where the request does not resize, else bilinear
+    bool bicubic = true;  // true if the request does not resize; else bilinear
 };
 
-// What was decoded: a mapped surface and the part of it that is the picture.
+// A decoded picture: a mapped surface and the area of the picture in it.
 struct Surface {
     uint64_t address = 0;
     int pitch = 0;
-    int rows = 0;  // of the luma plane; chroma follows it
+    int rows = 0;  // of the luma plane; chroma follows
     int left = 0, top = 0, width = 0, height = 0;
     int depth = 8;
     int chroma_shift_x = 1, chroma_shift_y = 1;
-    bool interleaved = true;  // chroma planes
+    bool interleaved = true;  // true if the two chroma planes are interleaved
 };
 
-// The filter tables of one source size and geometry, for Conversion's four Taps in order.
+// The filter tables of one source size and geometry, in the order of Conversion's four Taps.
 struct ScalePlan {
     bool direct = false;
     bool full_chroma = false;
@@ -51,7 +51,7 @@ struct ScalePlan {
 
 ScalePlan plan_scale(const Surface& surface, const Geometry& geometry);
 
-// All of a Conversion except its output and its Taps.
+// Returns a Conversion without its output and its Taps.
 Conversion begin_conversion(const Surface& surface, const Geometry& geometry, const ScalePlan& plan);
 
 }  // namespace telecine

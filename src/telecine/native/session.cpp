@@ -5,9 +5,9 @@
 namespace telecine {
 namespace {
 
-// More than the parser asks for, so that the engine has pictures queued while we wait for an older one's verdict.
+// Surfaces beyond the parser's minimum, so that the video engine has pictures queued while an older one is mapped.
 constexpr int kExtraSurfaces = 3;
-constexpr int kLeastSurfaces = 8;
+constexpr int kMinSurfaces = 8;
 constexpr int kOutputSurfaces = 2;
 
 struct SizeClass {
@@ -17,10 +17,6 @@ constexpr SizeClass kSizeClasses[] = {{960, 544}, {544, 960}, {1920, 1088}, {108
 
 int even(unsigned value) {
     return static_cast<int>((value + 1) & ~1u);
-}
-
-bool is_subsampled_once(Chroma chroma) {
-    return chroma == Chroma::C420;
 }
 
 SurfaceFormat output_format(Chroma chroma, int depth) {
@@ -33,12 +29,10 @@ SurfaceFormat output_format(Chroma chroma, int depth) {
     return depth > 8 ? SurfaceFormat::P016 : SurfaceFormat::Nv12;
 }
 
-// Bytes of one picture. An estimate: the driver aligns and adds tables of its own.
+// Estimates the bytes of one picture; the driver aligns it and adds tables of its own.
 size_t picture_bytes(const SessionKey& key, int width, int height) {
     const size_t luma = static_cast<size_t>((width + 63) & ~63) * static_cast<size_t>((height + 63) & ~63);
-    const size_t samples = is_subsampled_once(key.chroma) ? luma * 3 / 2
-                           : key.chroma == Chroma::C422   ? luma * 2
-                                                          : luma * 3;
+    const size_t samples = key.chroma == Chroma::C420 ? luma * 3 / 2 : key.chroma == Chroma::C422 ? luma * 2 : luma * 3;
     return samples * (key.depth > 8 ? 2 : 1);
 }
 
@@ -63,7 +57,7 @@ void require_supported(const VideoFormat& format, const DecodeCaps& caps) {
     const int depth = 8 + format.bit_depth_luma_minus8;
     const auto refuse = [](const std::string& why) { throw Error(Failure::Unsupported, why); };
     if (format.chroma == Chroma::Monochrome || format.bit_depth_luma_minus8 != format.bit_depth_chroma_minus8) {
-        refuse("the GPU path has no conversion for this chroma format");
+        refuse("there is no conversion on the GPU for this chroma format");
     }
     const auto output = static_cast<int>(output_format(format.chroma, depth));
     if (!caps.supported || !(caps.output_format_mask >> output & 1)) {
@@ -75,17 +69,17 @@ void require_supported(const VideoFormat& format, const DecodeCaps& caps) {
     const std::string size = std::to_string(width) + "x" + std::to_string(height);
     if (width > caps.max_width || height > caps.max_height ||
         static_cast<uint64_t>(width) * height / 256 > caps.max_macroblocks) {
-        refuse(size + " is more than the GPU's video decoder takes: " + std::to_string(caps.max_width) + "x" +
+        refuse(size + " is above the maximum of the GPU's video decoder, " + std::to_string(caps.max_width) + "x" +
                std::to_string(caps.max_height));
     }
     if (width < caps.min_width || height < caps.min_height) {
-        refuse(size + " is less than the GPU's video decoder takes: " + std::to_string(caps.min_width) + "x" +
+        refuse(size + " is below the minimum of the GPU's video decoder, " + std::to_string(caps.min_width) + "x" +
                std::to_string(caps.min_height));
     }
     const auto& shown = format.display_area;
     if (shown.left < 0 || shown.top < 0 || shown.right <= shown.left || shown.bottom <= shown.top ||
         static_cast<unsigned>(shown.right) > width || static_cast<unsigned>(shown.bottom) > height) {
-        refuse("the stream's cropping leaves nothing of the picture");
+        refuse("the cropping of the stream is outside of the picture");
     }
 }
 
@@ -107,12 +101,12 @@ Session::Session(Device& device, const SessionKey& key, const VideoFormat& forma
     info.bit_depth_minus8 = static_cast<unsigned long>(key.depth - 8);
     info.output_format = output_format(key.chroma, key.depth);
     info.deinterlace_mode = kDeinterlaceWeave;
-    // the target is the coded size, so that the driver's scaler has nothing to do
+    // the target is the coded size, so that the driver does not scale
     info.target_width = info.width;
     info.target_height = info.height;
     info.display_area = {0, 0, static_cast<short>(width_), static_cast<short>(height_)};
     info.num_output_surfaces = kOutputSurfaces;
-    device.driver().check(device.driver().decoder_create(&handle_, &info), "making a decoder session");
+    device.driver().check(device.driver().decoder_create(&handle_, &info), "creating a decoder session");
     bytes_ = picture_bytes(key, key.max_width, key.max_height) * static_cast<size_t>(surfaces + kOutputSurfaces);
 }
 
@@ -120,7 +114,7 @@ Session::~Session() {
     device_.driver().decoder_destroy(handle_);
 }
 
-bool Session::is_for(const VideoFormat& format) const {
+bool Session::has_size_of(const VideoFormat& format) const {
     return width_ == even(format.coded_width) && height_ == even(format.coded_height);
 }
 
@@ -156,12 +150,12 @@ Surface Session::surface(CUdeviceptr address, unsigned pitch, const VideoFormat&
     return surface;
 }
 
-std::unique_ptr<Session> SessionStore::take(const VideoFormat& format) {
+std::unique_ptr<Session> SessionPool::acquire(const VideoFormat& format) {
     const DecodeCaps caps = device_.caps(format.codec, format.chroma, 8 + format.bit_depth_luma_minus8);
     require_supported(format, caps);
     const SessionKey key = session_key(format, caps);
     std::unique_ptr<Session> found;
-    std::unique_ptr<Session> outgrown;
+    std::unique_ptr<Session> too_small;
     {
         std::lock_guard<std::mutex> hold(mutex_);
         auto best = idle_.end();
@@ -170,35 +164,35 @@ std::unique_ptr<Session> SessionStore::take(const VideoFormat& format) {
                 continue;
             }
             if (!(*entry)->has_surfaces_for(format)) {
-                outgrown = std::move(*entry);
+                too_small = std::move(*entry);
                 idle_.erase(entry);
                 break;
             }
-            if (best == idle_.end() || (*entry)->is_for(format)) {
+            if (best == idle_.end() || (*entry)->has_size_of(format)) {
                 best = entry;
-                if ((*entry)->is_for(format)) {
+                if ((*entry)->has_size_of(format)) {
                     break;
                 }
             }
         }
-        if (!outgrown && best != idle_.end()) {
+        if (!too_small && best != idle_.end()) {
             found = std::move(*best);
             idle_.erase(best);
         }
     }
-    if (outgrown) {
+    if (too_small) {
         ++stats_.evicted;
-        destroy(std::move(outgrown));
+        destroy(std::move(too_small));
     }
     if (!found) {
         return create(key, format);
     }
     ++stats_.reused;
-    if (!found->is_for(format)) {
+    if (!found->has_size_of(format)) {
         try {
             found->reconfigure(format);
         } catch (...) {
-            give(std::move(found), false);
+            give_back(std::move(found), false);
             throw;
         }
         ++stats_.reconfigured;
@@ -206,14 +200,14 @@ std::unique_ptr<Session> SessionStore::take(const VideoFormat& format) {
     return found;
 }
 
-std::unique_ptr<Session> SessionStore::create(const SessionKey& key, const VideoFormat& format) {
-    const int surfaces = std::max(format.min_num_decode_surfaces + kExtraSurfaces, kLeastSurfaces);
+std::unique_ptr<Session> SessionPool::create(const SessionKey& key, const VideoFormat& format) {
+    const int surfaces = std::max(format.min_num_decode_surfaces + kExtraSurfaces, kMinSurfaces);
     const size_t needed =
         picture_bytes(key, key.max_width, key.max_height) * static_cast<size_t>(surfaces + kOutputSurfaces);
     if (needed > max_bytes_) {
-        throw Error(Failure::Memory, "a session for this video needs " + std::to_string(needed >> 20) +
-                                         " MiB of GPU memory; all sessions together may have " +
-                                         std::to_string(max_bytes_ >> 20));
+        throw Error(Failure::Memory, "a decoder session for this video needs " + std::to_string(needed >> 20) +
+                                         " MiB of GPU memory; the limit of all sessions together is " +
+                                         std::to_string(max_bytes_ >> 20) + " MiB");
     }
     std::lock_guard<std::mutex> one_at_a_time(creating_);
     while (bytes_ + needed > max_bytes_ && evict_one()) {
@@ -225,7 +219,7 @@ std::unique_ptr<Session> SessionStore::create(const SessionKey& key, const Video
             ++stats_.made;
             return session;
         } catch (const Error& error) {
-            // warm sessions of other kinds are worth less than this request
+            // free the idle sessions for this request
             if (retried || error.kind != Failure::Memory || idle() == 0) {
                 throw;
             }
@@ -234,27 +228,27 @@ std::unique_ptr<Session> SessionStore::create(const SessionKey& key, const Video
     }
 }
 
-bool SessionStore::evict_one() {
-    std::unique_ptr<Session> victim;
+bool SessionPool::evict_one() {
+    std::unique_ptr<Session> oldest;
     {
         std::lock_guard<std::mutex> hold(mutex_);
         if (idle_.empty()) {
             return false;
         }
-        victim = std::move(idle_.back());
+        oldest = std::move(idle_.back());
         idle_.pop_back();
     }
     ++stats_.evicted;
-    destroy(std::move(victim));
+    destroy(std::move(oldest));
     return true;
 }
 
-void SessionStore::destroy(std::unique_ptr<Session> session) {
+void SessionPool::destroy(std::unique_ptr<Session> session) {
     bytes_ -= session->bytes();
     session.reset();
 }
 
-void SessionStore::give(std::unique_ptr<Session> session, bool healthy) {
+void SessionPool::give_back(std::unique_ptr<Session> session, bool healthy) {
     if (!session) {
         return;
     }
@@ -274,36 +268,36 @@ void SessionStore::give(std::unique_ptr<Session> session, bool healthy) {
     }
 }
 
-void SessionStore::make_warm(const VideoFormat& format, int count) {
+void SessionPool::add_idle(const VideoFormat& format, int count) {
     std::list<std::unique_ptr<Session>> held;
-    const auto put_back = [&] {
+    const auto give_all_back = [&] {
         for (auto& session : held) {
-            give(std::move(session), true);
+            give_back(std::move(session), true);
         }
     };
     try {
         for (int i = 0; i < count; ++i) {
-            held.push_back(take(format));
+            held.push_back(acquire(format));
         }
     } catch (...) {
-        put_back();
+        give_all_back();
         throw;
     }
-    put_back();
+    give_all_back();
 }
 
-void SessionStore::clear() {
+void SessionPool::clear() {
     while (evict_one()) {
     }
 }
 
-void SessionStore::set_limits(size_t bytes, size_t idle) {
+void SessionPool::set_limits(size_t bytes, size_t idle) {
     std::lock_guard<std::mutex> hold(mutex_);
     max_bytes_ = bytes;
     max_idle_ = idle;
 }
 
-size_t SessionStore::idle() const {
+size_t SessionPool::idle() const {
     std::lock_guard<std::mutex> hold(mutex_);
     return idle_.size();
 }

@@ -1,8 +1,7 @@
-// A session: one hardware decoder instance. And the store in which they stay warm between runs.
+// Decoder sessions, each one hardware decoder instance, and the pool that keeps idle ones for reuse.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -12,9 +11,8 @@
 
 namespace telecine {
 
-// What a session was made for. A video of another codec, chroma format, bit depth or size class needs another one. The
-// part of the picture that is shown is not in here: sessions decode the whole coded picture, and the conversion crops
-// it.
+// The properties that a video must share to reuse a session. Cropping is not among them: a session decodes the whole
+// coded picture, and the conversion crops it.
 struct SessionKey {
     VideoCodec codec;
     Chroma chroma;
@@ -29,18 +27,18 @@ struct SessionKey {
 
 class Session {
 public:
-    // Creates the decoder; throws Error. The context must be current, here and in all that follows.
+    // Creates the decoder; throws Error. The context must be current, here and in all other calls.
     Session(Device& device, const SessionKey& key, const VideoFormat& format, int surfaces);
     ~Session();
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
 
-    // Make it decode pictures of that size from now on. Only from a parser's sequence callback.
+    // Changes the size of the pictures. Call it only in a parser's sequence callback.
     void reconfigure(const VideoFormat& format);
-    bool is_for(const VideoFormat& format) const;
+    bool has_size_of(const VideoFormat& format) const;
     bool has_surfaces_for(const VideoFormat& format) const;
 
-    // The surface of a mapped picture, cropped to what `format` shows.
+    // Returns the surface of a mapped picture, cropped to the display area of `format`.
     Surface surface(CUdeviceptr address, unsigned pitch, const VideoFormat& format) const;
 
     CUvideodecoder handle() const { return handle_; }
@@ -54,7 +52,7 @@ private:
     SessionKey key_;
     CUvideodecoder handle_ = nullptr;
     int surfaces_;
-    int width_, height_;  // as configured: coded, made even
+    int width_, height_;  // configured coded size, rounded up to even
     size_t bytes_;
 };
 
@@ -62,18 +60,19 @@ struct SessionStats {
     std::atomic<int64_t> made{0}, reused{0}, reconfigured{0}, evicted{0}, destroyed_after_error{0};
 };
 
-// The warm sessions of one device. Any worker may take any of them.
-class SessionStore {
+// The sessions of one device. Thread-safe: any worker may use any idle session.
+class SessionPool {
 public:
-    explicit SessionStore(Device& device) : device_(device) {}
+    explicit SessionPool(Device& device) : device_(device) {}
 
-    // A session for that format, warm or new; the caller has it alone until it gives it back. Throws Error.
-    std::unique_ptr<Session> take(const VideoFormat& format);
+    // Returns an idle or new session for a format, for exclusive use until give_back(). Throws Error.
+    std::unique_ptr<Session> acquire(const VideoFormat& format);
 
-    // `healthy` false: something failed in it, and it is destroyed.
-    void give(std::unique_ptr<Session> session, bool healthy);
+    // With `healthy` false, after a failure, the session is destroyed.
+    void give_back(std::unique_ptr<Session> session, bool healthy);
 
-    void make_warm(const VideoFormat& format, int count);
+    // Creates `count` idle sessions in advance.
+    void add_idle(const VideoFormat& format, int count);
     void clear();
     void set_limits(size_t bytes, size_t idle);
     size_t bytes() const { return bytes_.load(); }
@@ -88,7 +87,7 @@ private:
 
     Device& device_;
     mutable std::mutex mutex_;
-    std::mutex creating_;  // the driver makes one decoder at a time, and is slower when asked for several
+    std::mutex creating_;  // the driver creates one decoder at a time, and is slower with concurrent calls
     std::list<std::unique_ptr<Session>> idle_;  // most recently used first
     std::atomic<size_t> bytes_{0};
     size_t max_bytes_ = 4ull << 30;
@@ -96,8 +95,8 @@ private:
     SessionStats stats_;
 };
 
-// The key for a format: its size class is the smallest of a few common sizes that holds it, so that one session serves
-// many clips.
+// Returns the key of a format. Its maximum size is the smallest of a few common sizes that holds it, so that many clips
+// can share a session.
 SessionKey session_key(const VideoFormat& format, const DecodeCaps& caps);
 
 // Throws Error(Unsupported) with the reason if the device cannot decode the format.

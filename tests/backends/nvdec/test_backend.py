@@ -187,7 +187,7 @@ def test_ranges_are_split_at_closed_random_access_points_into_16_packets_or_more
     assert len(request.plan.ranges) == 1
     assert _range_lengths(request) == [20, 20, 20, 20]
     (batch,) = batches.read_batches(request)
-    assert (batch.flags[batch.ranges[:, 0]] & build.native().RESTART).all()
+    assert (batch.flags[batch.ranges[:, 0]] & build.native().CLOSED).all()
     short = [picture for i in range(10) for picture in gop(4 * i, 4)]
     assert _range_lengths(_request(short, list(range(40)))) == [16, 16, 8]
 
@@ -253,7 +253,7 @@ def test_a_driver_failure_loses_frames_and_a_missing_capability_raises(double: D
     double.nvdec.shutdown()
     double.set(create_failures=1)
     decoded = NvdecBackend().decode(_request(gop(0, 9), [8]))
-    assert not decoded.kept.any() and any("making a decoder session" in note for note in decoded.notes)
+    assert not decoded.kept.any() and any("creating a decoder session" in note for note in decoded.notes)
     with pytest.raises(UnsupportedVideoError, match="4096x4096"):
         NvdecBackend().decode(_request(gop(0, 3), [0], shape=Shape(8192, 64)))
 

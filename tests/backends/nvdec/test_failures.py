@@ -73,7 +73,7 @@ def test_unsupported_sizes_and_chroma_formats_fail_as_unsupported(double: Double
 def test_refusal_gives_the_reason_without_decoding(double: Double) -> None:
     assert double.nvdec.refusal(0, "h264", "420", 8, 1920, 1080) is None
     assert "4096x4096" in double.nvdec.refusal(0, "h264", "420", 8, 8000, 1080)
-    assert double.nvdec.refusal(0, "theora", "420", 8, 64, 48) == "the GPU path does not decode theora"
+    assert double.nvdec.refusal(0, "theora", "420", 8, 64, 48) == "theora is not decoded on the GPU"
     assert double.nvdec.caps(0, "h264", "420", 8)["num_engines"] == 3
 
 
@@ -87,7 +87,7 @@ def test_ranges_of_one_request_are_decoded_by_several_sessions(double: Double) -
     double.set(slow_microseconds=2000)
     pictures = [*gop(0, 6), *gop(6, 6), *gop(12, 6)]
     wanted = list(range(18))
-    result, frames = double.decode(pictures, wanted, runs=[(0, 6), (6, 12), (12, 18)])
+    result, frames = double.decode(pictures, wanted, ranges=[(0, 6), (6, 12), (12, 18)])
     assert result.loss == bytes(18)
     check_frames(frames, numbers_at(pictures, wanted), Shape())
     assert double.nvdec.stats(0)["sessions_idle"] == 3
@@ -120,16 +120,16 @@ def test_a_short_request_finishes_before_an_earlier_long_one(double: Double) -> 
     double.set(slow_microseconds=2000)
     groups = [gop(10 * i, 10) for i in range(30)]
     long = [picture for group in groups for picture in group]
-    runs = [(10 * i, 10 * i + 10) for i in range(30)]
+    ranges = [(10 * i, 10 * i + 10) for i in range(30)]
     done: list[str] = []
 
     def ask(name: str, *arguments: Any, **options: Any) -> None:
         assert not any(double.decode(*arguments, **options)[0].loss)
         done.append(name)
 
-    thread = threading.Thread(target=ask, args=("long", long, [299]), kwargs={"runs": runs})
+    thread = threading.Thread(target=ask, args=("long", long, [299]), kwargs={"ranges": ranges})
     thread.start()
-    while double.nvdec.stats(0)["queued_runs"] == 0:
+    while double.nvdec.stats(0)["queued_ranges"] == 0:
         time.sleep(0.001)
     ask("short", gop(0, 5), [4])
     thread.join()
@@ -174,7 +174,7 @@ def test_a_request_whose_deadline_expires_in_the_queue_decodes_nothing(double: D
     blockers = [threading.Thread(target=double.decode, args=(gop(0, 20), [19])) for _ in range(4)]
     for thread in blockers:
         thread.start()
-    while double.nvdec.stats(0)["running_runs"] < 4:
+    while double.nvdec.stats(0)["running_ranges"] < 4:
         time.sleep(0.001)
     result, _ = double.decode(gop(0, 3), [0], timeout=0.05)
     assert result.stopped and result.pictures == 0
@@ -184,7 +184,7 @@ def test_a_request_whose_deadline_expires_in_the_queue_decodes_nothing(double: D
 
 def test_worker_and_caller_streams_wait_for_each_other(double: Double) -> None:
     worker, caller = double.count("worker_waits"), double.count("caller_waits")
-    double.decode([*gop(0, 5), *gop(5, 5)], [0, 9], runs=[(0, 5), (5, 10)])
+    double.decode([*gop(0, 5), *gop(5, 5)], [0, 9], ranges=[(0, 5), (5, 10)])
     assert double.count("worker_waits") >= worker + 2 and double.count("caller_waits") >= caller + 2
 
 
@@ -251,13 +251,22 @@ def test_pinned_memory_is_reused_and_replaced_by_pageable_memory_if_it_runs_out(
 
 def test_arguments_of_decode_are_checked(double: Double) -> None:
     with pytest.raises(ValueError, match="one entry for each packet"):
-        double.decode(gop(0, 3), [0], orders=[0])
-    with pytest.raises(ValueError, match="runs must be"):
-        double.decode(gop(0, 3), [0], runs=[(0, 4)])
-    with pytest.raises(ValueError, match="wanted must be"):
+        double.decode(gop(0, 3), [0], display_order=[0])
+    with pytest.raises(ValueError, match="ranges must be"):
+        double.decode(gop(0, 3), [0], ranges=[(0, 4)])
+    with pytest.raises(ValueError, match="targets must be"):
         double.decode(gop(0, 3), [3])
     with pytest.raises(BufferError if sys.version_info >= (3, 14) else TypeError):
         double.nvdec.decode(
             0, "h264", b"", [3], np.zeros(1, np.int64), np.zeros(1, np.uint8), np.zeros((0, 2), np.int64),
+            np.zeros((0, 2), np.int64), double.nvdec.Geometry(4, 4), double.nvdec.Output(0, 0),
+        )  # fmt: skip
+
+
+def test_vc1_is_not_decoded_although_its_capabilities_can_be_queried(double: Double) -> None:
+    assert not double.nvdec.caps(0, "vc1", "420", 8)["supported"]
+    with pytest.raises(double.nvdec.NvdecError, match="vc1 is not decoded on the GPU"):
+        double.nvdec.decode(
+            0, "vc1", b"", [], np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros((0, 2), np.int64),
             np.zeros((0, 2), np.int64), double.nvdec.Geometry(4, 4), double.nvdec.Output(0, 0),
         )  # fmt: skip

@@ -29,8 +29,8 @@ def test_length_prefixed_packets_are_converted_to_annex_b(length_size: int) -> N
     code = b"\0\0\0\1"
     body = b"".join(code + nal for nal in nals)
     packet = _packet(length_size, nals)
-    assert nvdec._prepare("h264", shape.extradata(length_size), packet, False) == (body, [len(body)], False)
-    whole, pieces, damaged = nvdec._prepare("h264", shape.extradata(length_size), packet, True)
+    assert nvdec._convert_packet("h264", shape.extradata(length_size), packet, False) == (body, [len(body)], False)
+    whole, pieces, damaged = nvdec._convert_packet("h264", shape.extradata(length_size), packet, True)
     assert whole == code + shape.sps() + code + b"\x68\x80" + body and pieces == [len(whole)] and not damaged
 
 
@@ -38,29 +38,20 @@ def test_annex_b_packets_stay_unchanged() -> None:
     nvdec = build.native()
     packet = b"\0\0\0\1\x09\xf0\0\0\1\x65\x88slice"
     for extradata in (b"", b"\0\0\0\1\x67sps"):
-        assert nvdec._prepare("h264", extradata, packet, False)[0] == packet
-    assert nvdec._prepare("h264", b"\0\0\0\1\x67sps", packet, True)[0] == b"\0\0\0\1\x67sps" + packet
-    assert nvdec._prepare("h264", Shape().extradata(), packet, False)[0] == packet
+        assert nvdec._convert_packet("h264", extradata, packet, False)[0] == packet
+    assert nvdec._convert_packet("h264", b"\0\0\0\1\x67sps", packet, True)[0] == b"\0\0\0\1\x67sps" + packet
+    assert nvdec._convert_packet("h264", Shape().extradata(), packet, False)[0] == packet
 
 
 def test_packets_with_two_fields_are_split_between_them() -> None:
     nvdec = build.native()
     first, second = b"\0\0\0\1\x65\x88top", b"\0\0\0\1\x06sei\0\0\1\x41\x88bottom"
-    assert nvdec._prepare("h264", b"", first + second, False)[1] == [len(first), len(first + second)]
-    first, second = b"\0\0\1\0pic\0\0\1\x01slice", b"\0\0\1\0pic\0\0\1\x01slice"
-    assert nvdec._prepare("mpeg2video", b"", first + second, False)[1] == [len(first), len(first + second)]
+    assert nvdec._convert_packet("h264", b"", first + second, False)[1] == [len(first), len(first + second)]
 
 
-def test_headers_of_other_codecs() -> None:
-    nvdec = build.native()
-    header, key = b"\0\0\1\x20vol", b"\0\0\1\xb6\x10vop"
-    assert nvdec._prepare("mpeg4", header, key, True)[0] == header + key
-    assert nvdec._prepare("mpeg4", header, header + key, True)[0] == header + key
-    header, picture = b"\0\0\1\xb3seq", b"\0\0\1\0picture"
-    assert nvdec._prepare("mpeg2video", header, picture, True)[0] == header + picture
-    assert nvdec._prepare("mpeg2video", header, header + picture, True)[0] == header + picture
-    assert nvdec._prepare("vc1", b"\x05\0\0\1\x0fseq", b"frame", True)[0] == b"\0\0\1\x0fseq\0\0\1\x0dframe"
-    assert nvdec._prepare("vp9", b"anything", b"frame", True) == (b"frame", [5], False)
+def test_vp8_and_vp9_packets_stay_unchanged() -> None:
+    for codec in ("vp8", "vp9"):
+        assert build.native()._convert_packet(codec, b"anything", b"frame", True) == (b"frame", [5], False)
 
 
 def test_hevc_parameter_sets_are_prepended_as_annex_b() -> None:
@@ -71,7 +62,7 @@ def test_hevc_parameter_sets_are_prepended_as_annex_b() -> None:
     packet = _packet(4, [b"\x26\1slice"])
     code = b"\0\0\0\1"
     expected_bytes = b"".join(code + data for _, data in sets) + code + b"\x26\1slice"
-    assert nvdec._prepare("hevc", extradata, packet, True)[0] == expected_bytes
+    assert nvdec._convert_packet("hevc", extradata, packet, True)[0] == expected_bytes
 
 
 _MARKS = (b"\0\0\1", b"\0\0\0\1", b"\x65\x80", b"\0\0\1\0")
@@ -95,7 +86,7 @@ def test_converted_packets_match_ffmpegs_mp4toannexb_filter(name: str) -> None:
         for first, packet in zip((True, *[False] * (len(packets) - 1)), packets, strict=True):
             raw = bytes(packet)
             (reference,) = converter.filter(packet)
-            data, pieces, damaged = build.native()._prepare(name, extradata, raw, first)
+            data, pieces, damaged = build.native()._convert_packet(name, extradata, raw, first)
             ours, theirs = _nal_units(data), _nal_units(bytes(reference))
             assert pieces == [len(data)] and not damaged
             # parameter sets may stand in another place, or be left out where they have been said before
@@ -108,7 +99,7 @@ def test_converted_packets_match_ffmpegs_mp4toannexb_filter(name: str) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(
-    codec=st.sampled_from(["h264", "hevc", "mpeg2video", "mpeg4", "vc1", "vp9"]),
+    codec=st.sampled_from(["h264", "hevc", "vp8", "vp9"]),
     extradata=st.one_of(st.binary(max_size=64), st.sampled_from([Shape().extradata(1), Shape().extradata(4)])),
     packet=st.lists(st.one_of(st.sampled_from(_MARKS), st.binary(max_size=12))).map(b"".join),
     with_headers=st.booleans(),
@@ -116,7 +107,7 @@ def test_converted_packets_match_ffmpegs_mp4toannexb_filter(name: str) -> None:
 def test_conversion_of_random_bytes_stays_in_bounds(
     codec: str, extradata: bytes, packet: bytes, with_headers: bool
 ) -> None:
-    data, pieces, _ = build.native()._prepare(codec, extradata, packet, with_headers)
+    data, pieces, _ = build.native()._convert_packet(codec, extradata, packet, with_headers)
     assert pieces == sorted(pieces) and pieces[-1] == len(data)
     assert len(data) <= 5 * len(packet) + 4 * len(extradata) + 8
 

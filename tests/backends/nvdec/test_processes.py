@@ -102,7 +102,7 @@ def test_a_process_can_exit_during_a_decode() -> None:
         _nvdec.load(double.path, double.path)
         double.set(slow_microseconds=5000)
         threading.Thread(target=lambda: double.decode(gop(0, 4000), [3999]), daemon=True).start()
-        while _nvdec.stats(0)["running_runs"] == 0:
+        while _nvdec.stats(0)["running_ranges"] == 0:
             time.sleep(0.001)
         print("leaving")
     """

@@ -47,8 +47,8 @@ class Double:
         *,
         shape: Shape = _SHAPE,
         geometry: Geometry | None = None,
-        runs: Sequence[tuple[int, int]] | None = None,
-        orders: Sequence[int] | None = None,
+        ranges: Sequence[tuple[int, int]] | None = None,
+        display_order: Sequence[int] | None = None,
         flags: Sequence[int] | None = None,
         **options: Any,
     ) -> tuple[Any, np.ndarray]:
@@ -56,12 +56,12 @@ class Double:
         nvdec = self.nvdec
         geometry = geometry or upright(shape)
         packets = [p if isinstance(p, bytes) else p.packet() for p in pictures]
-        if orders is None:
-            orders = [p.order if isinstance(p, Coded) else -1 - i for i, p in enumerate(pictures)]
+        if display_order is None:
+            display_order = [p.order if isinstance(p, Coded) else -1 - i for i, p in enumerate(pictures)]
         if flags is None:
             flags = [
-                (nvdec.RESTART if isinstance(p, Coded) and p.starts else 0)
-                | (nvdec.NEEDED if not isinstance(p, Coded) or p.kind & REFERENCE else 0)
+                (nvdec.CLOSED if isinstance(p, Coded) and p.starts else 0)
+                | (nvdec.REQUIRED if not isinstance(p, Coded) or p.kind & REFERENCE else 0)
                 for p in pictures
             ]
         frames = nvdec.DeviceArray(0, (max(1, len(wanted)), geometry.height, geometry.width, 3))
@@ -70,9 +70,9 @@ class Double:
             "h264",
             shape.extradata(),
             packets,
-            np.array(orders, np.int64),
+            np.array(display_order, np.int64),
             np.array(flags, np.uint8),
-            np.array(runs or [(0, len(packets))], np.int64).reshape(-1, 2),
+            np.array(ranges or [(0, len(packets))], np.int64).reshape(-1, 2),
             np.array([(p, row) for row, p in enumerate(wanted)], np.int64).reshape(-1, 2),
             nvdec.Geometry(
                 geometry.width,

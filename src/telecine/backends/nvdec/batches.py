@@ -21,7 +21,7 @@ _BATCH_BYTES = 64 << 20
 """Bytes of packets held at a time: a batch is decoded before the next one is read."""
 _MIN_RANGE_PACKETS = 16
 """A range is not split into smaller ones than this: the decoder is drained at the end of each."""
-_RESTART, _NEEDED, _CORRUPT, _OPEN, _LEADING = 1, 2, 4, 8, 16
+_CLOSED, _REQUIRED, _CORRUPT, _OPEN, _LEADING = 1, 2, 4, 8, 16
 """Packet flags of the engine; see ``_nvdec.pyi``."""
 
 
@@ -89,10 +89,10 @@ def _packet_flags(
     gap = index.has_gap_before(packets) & index.exact_random_access
     gap[starts] = False
     flags = np.zeros(len(packets), np.uint8)
-    flags[access == RandomAccess.CLOSED] |= _RESTART
+    flags[access == RandomAccess.CLOSED] |= _CLOSED
     flags[access == RandomAccess.OPEN] |= _OPEN
     flags[leading] |= _LEADING
-    flags[required & ~index.disposable[packets] & index.exact_random_access] |= _NEEDED
-    flags[gap & (access == RandomAccess.NONE)] |= _NEEDED | _CORRUPT
+    flags[required & ~index.disposable[packets] & index.exact_random_access] |= _REQUIRED
+    flags[gap & (access == RandomAccess.NONE)] |= _REQUIRED | _CORRUPT
     flags[index.corrupt[packets] | leads_across_gap(index, packets, gap)] |= _CORRUPT
     return flags

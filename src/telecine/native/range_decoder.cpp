@@ -1,4 +1,4 @@
-#include "run.h"
+#include "range_decoder.h"
 
 #include <algorithm>
 #include <chrono>
@@ -8,13 +8,14 @@
 namespace telecine {
 namespace {
 
-// A wanted picture is mapped when so many more are submitted: mapping waits for the engine, which must not run dry.
-constexpr int64_t kLag = 3;
+// A wanted picture is mapped after so many more are submitted: mapping waits for the video engine, which must not idle.
+constexpr int64_t kMapDelay = 3;
 constexpr size_t kMaxPending = 4;
-constexpr size_t kMaxMapped = 1;  // beside the one being mapped; the session has two output surfaces
-constexpr auto kPoll = std::chrono::microseconds(500);  // some pictures are always queued, so nothing waits for this
+constexpr size_t kMaxMapped = 1;  // besides the one being mapped; a session has two output surfaces
+// Other pictures are queued while a status is awaited, so this interval costs no time.
+constexpr auto kStatusPoll = std::chrono::microseconds(500);
 
-// Whether a VP9 packet says no more than "show that picture again" (VP9 bitstream, uncompressed header).
+// Returns true if a VP9 packet only shows an earlier picture (show_existing_frame, VP9 6.2).
 bool shows_existing(const Packet& packet) {
     if (packet.size == 0 || packet.data[0] >> 6 != 2) {
         return false;
@@ -25,121 +26,122 @@ bool shows_existing(const Packet& packet) {
 
 }  // namespace
 
-RunDecoder::RunDecoder(Device& device, SessionStore& store, CUstream stream, Request& request, const Run& run)
+RangeDecoder::RangeDecoder(Device& device, SessionPool& pool, CUstream stream, Request& request,
+                           const DecodeRange& range)
     : device_(device),
       driver_(device.driver()),
-      store_(store),
+      pool_(pool),
       stream_(stream),
       request_(request),
-      run_(run),
-      feed_(request.codec, request.extradata.data(), request.extradata.size()) {
+      range_(range),
+      converter_(request.codec, request.extradata.data(), request.extradata.size()) {
     has_status_ = request.codec == VideoCodec::H264 || request.codec == VideoCodec::Hevc;
     ParserParams params = {};
     params.codec = request.codec;
-    params.max_decode_surfaces = 1;  // the sequence callback says how many
-    params.error_threshold = 100;    // every picture is submitted; damage is seen in its status
+    params.max_decode_surfaces = 1;  // the sequence callback returns how many
+    params.error_threshold = 100;    // submit every picture; its status tells if it is damaged
     params.max_display_delay = 0;
     params.user = this;
     params.on_sequence = on_sequence;
     params.on_decode = on_decode;
     params.on_display = on_display;
-    driver_.check(driver_.parser_create(&parser_, &params), "making a parser");
+    driver_.check(driver_.parser_create(&parser_, &params), "creating a parser");
 }
 
-RunDecoder::~RunDecoder() {
+RangeDecoder::~RangeDecoder() {
     if (parser_ != nullptr) {
         driver_.parser_destroy(parser_);
     }
-    leave_session(!error_ && pending_.empty());
+    return_session(!error_ && pending_.empty());
     for (CUevent event : events_) {
         driver_.event_destroy(event);
     }
 }
 
-bool RunDecoder::reorders() const {
+bool RangeDecoder::reorders() const {
     return request_.codec != VideoCodec::Vp8 && request_.codec != VideoCodec::Vp9;
 }
 
-void RunDecoder::execute() {
-    feed_all();
+void RangeDecoder::execute() {
+    feed_packets();
     if (!error_ && !stopped_) {
         SourcePacket end = {};
         end.flags = kPacketEndOfStream;
         parse(end);
-        guarded([this] {
+        catch_errors([this] {
             write_pending(0);
             return 1;
         });
     }
     if (stopped_ && !error_) {
-        guarded([this] {
+        catch_errors([this] {
             drain();
             return 1;
         });
     }
     pending_.clear();
     const Loss reason = error_ ? Loss::Failed : stopped_ ? Loss::Stopped : Loss::Missing;
-    for (int i = run_.first; i < run_.last; ++i) {
+    for (int i = range_.first; i < range_.last; ++i) {
         const int target = request_.packets[i].target;
         if (target >= 0 && request_.targets[target].loss == Loss::Missing) {
             request_.targets[target].loss = reason;
         }
     }
-    leave_session(!error_);
+    return_session(!error_);
     if (error_) {
         throw *error_;
     }
 }
 
-void RunDecoder::feed_all() {
+void RangeDecoder::feed_packets() {
     bool first = true;
-    for (current_ = run_.first; current_ < run_.last && !error_; ++current_) {
+    for (current_packet_ = range_.first; current_packet_ < range_.last && !error_; ++current_packet_) {
         if (request_.stopped()) {
             stopped_ = true;
             return;
         }
-        const Packet& packet = request_.packets[current_];
-        const bool restart = (packet.flags & (kRestart | kOpen)) != 0;
+        const Packet& packet = request_.packets[current_packet_];
+        const bool restart = (packet.flags & (kClosed | kOpen)) != 0;
         if (restart) {
-            broken_before_ = broken_ && (packet.flags & kOpen) != 0;
-            broken_ = false;
+            unreliable_before_open_ = unreliable_ && (packet.flags & kOpen) != 0;
+            unreliable_ = false;
         }
-        const Prepared& prepared = feed_.prepare(packet.data, packet.size, first || restart);
-        in_packet_ = 0;
+        const ConvertedPacket& converted = converter_.convert(packet.data, packet.size, first || restart);
+        pictures_in_packet_ = 0;
         size_t at = 0;
-        for (size_t end : prepared.pieces) {
-            SourcePacket piece = {};
-            piece.data = prepared.data + at;
-            piece.size = end - at;
-            piece.timestamp = packet.order;
-            piece.flags = (at == 0 ? kPacketTimestamp : 0) | (reorders() ? kPacketEndOfPicture : 0);
-            parse(piece);
+        for (size_t end : converted.picture_ends) {
+            SourcePacket picture = {};
+            picture.data = converted.data + at;
+            picture.size = end - at;
+            picture.timestamp = packet.display_order;
+            picture.flags = (at == 0 ? kPacketTimestamp : 0) | (reorders() ? kPacketEndOfPicture : 0);
+            parse(picture);
             at = end;
         }
         first = false;
-        // a hidden picture of VP8 or VP9 that did not come is not noticed by what refers to it
-        const bool needed =
-            (packet.flags & kNeeded) != 0 || !(reorders() || packet.size == 0 || shows_existing(packet));
-        if ((in_packet_ == 0 || prepared.damaged) && needed && request_.trust_references) {
-            broken_ = true;
+        // pictures that refer to a lost hidden picture of VP8 or VP9 do not reveal that
+        const bool required =
+            (packet.flags & kRequired) != 0 || !(reorders() || packet.size == 0 || shows_existing(packet));
+        if ((pictures_in_packet_ == 0 || converted.damaged) && required && request_.trust_references) {
+            unreliable_ = true;
         }
-        if (in_packet_ > 1 && reorders() && packet.target >= 0) {
-            request_.targets[packet.target].loss = Loss::Mislabelled;
+        if (pictures_in_packet_ > 1 && reorders() && packet.target >= 0) {
+            request_.targets[packet.target].loss = Loss::TimestampMismatch;
         }
     }
-    current_ = run_.last - 1;
+    current_packet_ = range_.last - 1;
 }
 
-void RunDecoder::parse(SourcePacket& packet) {
+void RangeDecoder::parse(SourcePacket& packet) {
     const CUresult result = driver_.parser_parse(parser_, &packet);
-    // a callback that failed has left its own error, which says more
+    // a callback that failed has stored a more specific error
     if (result != kSuccess && !error_) {
         error_ = std::make_unique<Error>(Failure::Driver, "parsing a packet: " + driver_.describe(result));
     }
 }
 
 template <typename Step>
-int RunDecoder::guarded(Step step) {
+int RangeDecoder::catch_errors(Step step) {
     if (error_) {
         return 0;
     }
@@ -153,101 +155,102 @@ int RunDecoder::guarded(Step step) {
     return 0;
 }
 
-int RunDecoder::on_sequence(void* self, VideoFormat* format) {
-    auto* run = static_cast<RunDecoder*>(self);
-    return run->guarded([&] { return run->sequence(*format); });
+int RangeDecoder::on_sequence(void* self, VideoFormat* format) {
+    auto* decoder = static_cast<RangeDecoder*>(self);
+    return decoder->catch_errors([&] { return decoder->sequence(*format); });
 }
 
-int RunDecoder::on_decode(void* self, PictureParams* params) {
-    auto* run = static_cast<RunDecoder*>(self);
-    return run->guarded([&] { return run->decode(*params); });
+int RangeDecoder::on_decode(void* self, PictureParams* params) {
+    auto* decoder = static_cast<RangeDecoder*>(self);
+    return decoder->catch_errors([&] { return decoder->decode(*params); });
 }
 
-int RunDecoder::on_display(void* self, DisplayInfo* info) {
-    auto* run = static_cast<RunDecoder*>(self);
-    return info == nullptr ? 1 : run->guarded([&] { return run->display(*info); });
+int RangeDecoder::on_display(void* self, DisplayInfo* info) {
+    auto* decoder = static_cast<RangeDecoder*>(self);
+    return info == nullptr ? 1 : decoder->catch_errors([&] { return decoder->display(*info); });
 }
 
-int RunDecoder::sequence(const VideoFormat& format) {
-    // what was decoded so far is in the old shape
+int RangeDecoder::sequence(const VideoFormat& format) {
+    // the pictures so far have the old size
     write_pending(0);
     if (!pictures_.empty()) {
-        judge_up_to(static_cast<int>(pictures_.size()) - 1);
+        check_up_to(static_cast<int>(pictures_.size()) - 1);
     }
     unmap(0);
     const auto& shown = format.display_area;
     if (static_cast<int64_t>(shown.right - shown.left) * (shown.bottom - shown.top) > request_.max_pixels) {
         throw Error(Failure::Unsupported, "the picture grows to more pixels than the request allows");
     }
-    const bool same_kind =
+    const bool same_key =
         session_ && session_->key() == session_key(format, device_.caps(format.codec, format.chroma,
                                                                         8 + format.bit_depth_luma_minus8));
-    if (session_ && !(same_kind && session_->is_for(format) && session_->has_surfaces_for(format))) {
-        leave_session(true);
+    if (session_ && !(same_key && session_->has_size_of(format) && session_->has_surfaces_for(format))) {
+        return_session(true);
     }
     format_ = format;
     if (!session_) {
-        session_ = store_.take(format);
-        occupant_.assign(static_cast<size_t>(session_->surfaces()), -1);
+        session_ = pool_.acquire(format);
+        picture_in_surface_.assign(static_cast<size_t>(session_->surfaces()), -1);
     }
     return session_->surfaces();
 }
 
-int RunDecoder::decode(PictureParams& params) {
+int RangeDecoder::decode(PictureParams& params) {
     const int surface = params.picture;
     if (!session_ || surface < 0 || surface >= session_->surfaces()) {
-        throw Error(Failure::Driver, "the parser names a surface that does not exist");
+        throw Error(Failure::Driver, "the parser uses a surface that does not exist");
     }
-    const bool second_field = params.second_field != 0 && occupant_[surface] >= 0;
+    const bool second_field = params.second_field != 0 && picture_in_surface_[surface] >= 0;
     if (!second_field) {
-        // the surface is about to be overwritten
+        // the surface will be overwritten
         while (std::any_of(pending_.begin(), pending_.end(),
                            [&](const Pending& p) { return pictures_[p.picture].surface == surface; })) {
             write_pending(pending_.size() - 1);
         }
-        if (occupant_[surface] >= 0) {
-            judge_up_to(occupant_[surface]);
+        if (picture_in_surface_[surface] >= 0) {
+            check_up_to(picture_in_surface_[surface]);
         }
         Picture picture = {};
-        picture.packet = current_;
+        picture.packet = current_packet_;
         picture.surface = surface;
         picture.intra = params.is_intra != 0;
         pictures_.push_back(picture);
-        occupant_[surface] = static_cast<int>(pictures_.size()) - 1;
-        ++in_packet_;
+        picture_in_surface_[surface] = static_cast<int>(pictures_.size()) - 1;
+        ++pictures_in_packet_;
     }
-    Picture& picture = pictures_[occupant_[surface]];
+    Picture& picture = pictures_[picture_in_surface_[surface]];
     picture.intra &= params.is_intra != 0;
-    note_references(params, picture);
+    collect_references(params, picture);
     driver_.check(driver_.decode_picture(session_->handle(), &params), "decoding a picture");
     ++submitted_;
     request_.pictures.fetch_add(second_field ? 0 : 1, std::memory_order_relaxed);
-    while (!pending_.empty() && (submitted_ - pending_.front().at >= kLag || pending_.size() > kMaxPending)) {
+    while (!pending_.empty() && (submitted_ - pending_.front().at >= kMapDelay || pending_.size() > kMaxPending)) {
         write_pending(pending_.size() - 1);
     }
     return 1;
 }
 
-int RunDecoder::display(const DisplayInfo& info) {
-    if (info.picture < 0 || static_cast<size_t>(info.picture) >= occupant_.size() || occupant_[info.picture] < 0) {
-        return 1;  // nothing that was decoded in this run
+int RangeDecoder::display(const DisplayInfo& info) {
+    if (info.picture < 0 || static_cast<size_t>(info.picture) >= picture_in_surface_.size() ||
+        picture_in_surface_[info.picture] < 0) {
+        return 1;  // not decoded in this range
     }
-    const int index = occupant_[info.picture];
+    const int index = picture_in_surface_[info.picture];
     Picture& picture = pictures_[index];
-    // VP8 and VP9 do not reorder, and VP9 may show a picture again that an earlier packet brought
-    const int packet = reorders() ? picture.packet : current_;
+    // VP8 and VP9 do not reorder, and a VP9 packet may show a picture of an earlier packet
+    const int packet = reorders() ? picture.packet : current_packet_;
     const int target = request_.packets[packet].target;
     if (target < 0 || (reorders() && picture.displayed)) {
         return 1;
     }
     picture.displayed = true;
     Loss& loss = request_.targets[target].loss;
-    // The picture is known by the packet that brought it, and this is checked: where the parser thinks that timestamps
-    // are not in display order it exchanges them. Ours are, unless the file's times contradict the stream.
-    const bool labelled = reorders() ? info.timestamp == request_.packets[packet].order
-                                     : picture.packet == packet || shows_existing(request_.packets[packet]);
-    if (!labelled) {
-        loss = Loss::Mislabelled;
+    // A picture is identified by the packet that brought it, and its timestamp is checked: if timestamps do not ascend
+    // in display order, which happens if the file's times contradict the bitstream, the parser exchanges them.
+    const bool matches = reorders() ? info.timestamp == request_.packets[packet].display_order
+                                    : picture.packet == packet || shows_existing(request_.packets[packet]);
+    if (!matches) {
+        loss = Loss::TimestampMismatch;
     }
     if (loss == Loss::Missing) {
         pending_.push_back({index, packet, info, submitted_});
@@ -255,35 +258,35 @@ int RunDecoder::display(const DisplayInfo& info) {
     return 1;
 }
 
-void RunDecoder::judge_up_to(int picture) {
-    for (; judged_ <= picture; ++judged_) {
-        Picture& one = pictures_[judged_];
-        const int status = status_of(judged_);
-        bool sound = status != kStatusError && status != kStatusErrorConcealed;
+void RangeDecoder::check_up_to(int picture) {
+    for (; num_checked_ <= picture; ++num_checked_) {
+        Picture& one = pictures_[num_checked_];
+        const int status = status_of(num_checked_);
+        bool reliable = status != kStatusError && status != kStatusErrorConcealed;
         if (request_.trust_references && !one.intra) {
-            sound &= std::all_of(one.references.begin(), one.references.end(),
-                                 [&](int r) { return r >= 0 && (r >= judged_ || pictures_[r].sound); });
+            reliable &= std::all_of(one.references.begin(), one.references.end(),
+                                    [&](int r) { return r >= 0 && (r >= num_checked_ || pictures_[r].reliable); });
         }
-        one.sound = sound && one.sound;
+        one.reliable = reliable && one.reliable;
     }
 }
 
-int RunDecoder::status_of(int picture) {
+int RangeDecoder::status_of(int picture) {
     while (has_status_) {
         DecodeStatus status = {};
         const CUresult result = driver_.decode_status(session_->handle(), pictures_[picture].surface, &status);
         if (result != kSuccess) {
-            has_status_ = false;  // this codec or GPU does not tell
+            has_status_ = false;  // not available for this codec or GPU
         } else if (status.status != kStatusInProgress) {
             return status.status;
         } else {
-            std::this_thread::sleep_for(kPoll);
+            std::this_thread::sleep_for(kStatusPoll);
         }
     }
     return kStatusInvalid;
 }
 
-void RunDecoder::write_pending(size_t keep) {
+void RangeDecoder::write_pending(size_t keep) {
     while (pending_.size() > keep) {
         const Pending pending = pending_.front();
         pending_.pop_front();
@@ -291,7 +294,7 @@ void RunDecoder::write_pending(size_t keep) {
     }
 }
 
-void RunDecoder::write_out(const Pending& pending) {
+void RangeDecoder::write_out(const Pending& pending) {
     unmap(kMaxMapped);
     ProcessParams process = {};
     process.progressive_frame = pending.info.progressive_frame;
@@ -301,12 +304,12 @@ void RunDecoder::write_out(const Pending& pending) {
     CUdeviceptr address = 0;
     unsigned pitch = 0;
     driver_.check(driver_.map_frame(session_->handle(), pictures_[pending.picture].surface, &address, &pitch, &process),
-                  "reading a picture");
+                  "mapping a picture");
     mapped_.push_back({address, nullptr});
-    // mapping has waited for the picture, and the engine works in order: its status and all before it are final
-    judge_up_to(pending.picture);
+    // mapping has waited for the picture and all before it, so their status is final
+    check_up_to(pending.picture);
     Loss& loss = request_.targets[request_.packets[pending.packet].target].loss;
-    if (!pictures_[pending.picture].sound || process.unpaired_field) {
+    if (!pictures_[pending.picture].reliable || process.unpaired_field) {
         loss = Loss::Damaged;
         return;
     }
@@ -314,11 +317,11 @@ void RunDecoder::write_out(const Pending& pending) {
     loss = Loss::None;
 }
 
-void RunDecoder::convert(const Pending& pending, CUdeviceptr address, unsigned pitch) {
+void RangeDecoder::convert(const Pending& pending, CUdeviceptr address, unsigned pitch) {
     const Surface surface = session_->surface(address, pitch, format_);
     const auto scale = device_.scale(surface, request_.geometry, stream_);
     if (scales_.empty() || scales_.back() != scale) {
-        scales_.push_back(scale);  // kept until its kernels are done
+        scales_.push_back(scale);  // kept until its kernels are finished
     }
     const Target& target = request_.targets[request_.packets[pending.packet].target];
     const CUdeviceptr first = request_.out + static_cast<CUdeviceptr>(target.rows[0] * request_.row_bytes);
@@ -330,7 +333,7 @@ void RunDecoder::convert(const Pending& pending, CUdeviceptr address, unsigned p
     }
     if (events_.empty()) {
         CUevent event = nullptr;
-        driver_.check(driver_.event_create(&event, kEventDisableTiming), "making an event");
+        driver_.check(driver_.event_create(&event, kEventDisableTiming), "creating an event");
         events_.push_back(event);
     }
     mapped_.back().converted = events_.back();
@@ -339,7 +342,7 @@ void RunDecoder::convert(const Pending& pending, CUdeviceptr address, unsigned p
     request_.mapped.fetch_add(1, std::memory_order_relaxed);
 }
 
-void RunDecoder::unmap(size_t keep) {
+void RangeDecoder::unmap(size_t keep) {
     while (mapped_.size() > keep) {
         const Mapped mapped = mapped_.front();
         mapped_.pop_front();
@@ -350,14 +353,14 @@ void RunDecoder::unmap(size_t keep) {
         }
         const CUresult unmapped = driver_.unmap_frame(session_->handle(), mapped.address);
         driver_.check(waited, "converting a frame");
-        driver_.check(unmapped, "giving a surface back");
+        driver_.check(unmapped, "unmapping a picture");
     }
 }
 
-// Wait until the session has nothing in flight, so that it can be used again.
-void RunDecoder::drain() {
+// Waits until the session has decoded everything, so that it can be reused.
+void RangeDecoder::drain() {
     unmap(0);
-    if (!session_ || pictures_.empty() || occupant_[pictures_.back().surface] < 0) {
+    if (!session_ || pictures_.empty() || picture_in_surface_[pictures_.back().surface] < 0) {
         return;
     }
     ProcessParams process = {};
@@ -366,11 +369,11 @@ void RunDecoder::drain() {
     CUdeviceptr address = 0;
     unsigned pitch = 0;
     driver_.check(driver_.map_frame(session_->handle(), pictures_.back().surface, &address, &pitch, &process),
-                  "finishing a run");
-    driver_.check(driver_.unmap_frame(session_->handle(), address), "finishing a run");
+                  "finishing a decode range");
+    driver_.check(driver_.unmap_frame(session_->handle(), address), "finishing a decode range");
 }
 
-void RunDecoder::leave_session(bool healthy) {
+void RangeDecoder::return_session(bool healthy) {
     if (!session_) {
         return;
     }
@@ -386,8 +389,8 @@ void RunDecoder::leave_session(bool healthy) {
         driver_.unmap_frame(session_->handle(), mapped_.front().address);
         mapped_.pop_front();
     }
-    store_.give(std::move(session_), healthy);
-    occupant_.clear();
+    pool_.give_back(std::move(session_), healthy);
+    picture_in_surface_.clear();
 }
 
 }  // namespace telecine
