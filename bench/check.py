@@ -11,6 +11,8 @@ import cases
 import numpy as np
 import numpy.typing as npt
 
+from telecine.testing.comparison import max_difference, mean_difference
+
 __all__ = ["Truth", "compare", "truth_of"]
 
 _GRID = 4
@@ -81,9 +83,8 @@ def compare(got: Pixels, truth: Truth) -> dict[str, Any]:
     largest, total, worst = 0, 0.0, math.inf
     swapped, far = [], []
     for row, (frame, true, others) in enumerate(zip(got, truth.frames, truth.neighbours, strict=True)):
-        difference = np.maximum(frame, true) - np.minimum(frame, true)
-        largest = max(largest, int(difference.max()))
-        total += float(difference.mean())
+        largest = max(largest, max_difference(frame, true))
+        total += mean_difference(frame, true)
         psnr = _psnr(_square_error(frame, true))
         worst = min(worst, psnr)
         own = _square_error(thin(frame), thin(true))

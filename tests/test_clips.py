@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -77,7 +78,7 @@ def test_clips_are_found_by_all_their_tags() -> None:
 def test_processes_that_make_the_same_clip_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     """The file appears whole, whoever finishes first, and nothing else is left in the folder."""
     script = "from support import clips; print(len(clips.CLIPS['fragmented.mp4'].bytes()))"
-    environment = {"TELECINE_TEST_CACHE": str(tmp_path), "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {"TELECINE_TEST_CACHE": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     started = [
         subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE) for _ in range(3)
     ]

@@ -1,4 +1,4 @@
-"""Writes docs/backends.md: what each backend does in each case of the contract suite. See scripts/backends-table."""
+"""Writes docs/backends.md: the results of the conformance suite, and the example. See scripts/backends-table."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import telecine
-from telecine.testing import CASES, run
+from telecine.testing import CASES, run_case
 
 HERE = Path(__file__).resolve().parent
 MEASURED = HERE / "measured.json"
 PAGE = HERE.parent / "backends.md"
-FRAME = HERE / "page.in"
+TEMPLATE = HERE / "page.in"
+EXAMPLE = HERE.parents[1] / "examples" / "backend_package"
 ORDER = ("pyav", "nvdec", "opencv", "torchcodec", "pynvvideocodec", "deepstream")
 OWN_PAGE = ORDER[2:]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the suite where asked, and write the page."""
+    """Run the suite on the named backends, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="BACKEND")
     parser.add_argument("--device", default="cpu", metavar="NAME")
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name not in usable:
             sys.stderr.write(f"{name} is not usable here; it keeps what was measured before\n")
             continue
-        outcomes = [asdict(run(case, name, arguments.device)) for case in CASES]
+        outcomes = [asdict(run_case(case, name, arguments.device)) for case in CASES]
         failed |= any(outcome["verdict"] == "fails" for outcome in outcomes)
         label = name if arguments.device == "cpu" or name == "nvdec" else f"{name}, frames on the GPU"
         measured[label] = {"version": usable[name].version, "outcomes": outcomes}
@@ -44,16 +45,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def page(measured: dict[str, Any]) -> str:
-    """The page for these results."""
+    """Return the page for these results."""
     labels = [*ORDER, *sorted(set(measured) - set(ORDER))]
     heads = [f"{label} {measured[label]['version']}" if label in measured else label for label in labels]
-    lines = [f"| case | what | {' | '.join(heads)} |", "|---|---|" + "---|" * len(labels)]
+    lines = [f"| case | checks | {' | '.join(heads)} |", "|---|---|" + "---|" * len(labels)]
     notes: list[str] = []
     for case in CASES:
         cells = [_cell(case.name, measured.get(label), notes) for label in labels]
-        lines.append(f"| {case.name} | {case.about} | {' | '.join(cells)} |")
+        lines.append(f"| {case.name} | {case.description} | {' | '.join(cells)} |")
     footnotes = [f"{number}. {note}" for number, note in enumerate(notes, 1)]
-    return FRAME.read_text().replace("{table}", "\n".join([*lines, "", *footnotes]))
+    parts = {
+        "{table}": "\n".join([*lines, "", *footnotes]),
+        "{pyproject}": (EXAMPLE / "pyproject.toml").read_text().strip(),
+        "{module}": (EXAMPLE / "simple_backend.py").read_text().strip(),
+    }
+    text = TEMPLATE.read_text()
+    for name, part in parts.items():
+        text = text.replace(name, part)
+    return text
 
 
 def _cell(case: str, result: dict[str, Any] | None, notes: list[str]) -> str:
@@ -64,8 +73,8 @@ def _cell(case: str, result: dict[str, Any] | None, notes: list[str]) -> str:
         return "-"
     if found["verdict"] == "same":
         return ""
-    if found["largest"] is not None and found["verdict"] == "differs":
-        return f"up to {found['largest']}"
+    if found["max_difference"] is not None and found["verdict"] == "differs":
+        return f"up to {found['max_difference']}"
     detail = found["detail"].strip()
     if detail not in notes:
         notes.append(detail)

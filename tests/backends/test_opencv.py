@@ -14,14 +14,14 @@ from support.clips import CLIPS, read_number
 from telecine.backends import opencv
 from telecine.backends.opencv import OpenCVBackend
 from telecine.backends.registry import get_backend
-from telecine.testing.clips import _encode, _painted, clip
+from telecine.testing.clips import _encode, _painted, make_clip
 
 cv2 = pytest.importorskip("cv2")
 
 
 def test_frame_recovery_decodes_the_frames_after_a_damaged_packet() -> None:
     """OpenCV stops reading at a packet that FFmpeg refuses."""
-    damaged = clip("bad-packet")
+    damaged = make_clip("corrupt-packet")
     recovered = telecine.load(damaged.data, backend="opencv")
     assert set(recovered.report.lost) == damaged.lost
     given_up = telecine.load(damaged.data, backend="opencv", frame_recovery=False)
@@ -30,7 +30,7 @@ def test_frame_recovery_decodes_the_frames_after_a_damaged_packet() -> None:
 
 
 def test_frame_recovery_never_returns_another_frame_for_a_lost_one() -> None:
-    damaged = clip("bad-packet")
+    damaged = make_clip("corrupt-packet")
     frames = telecine.load(damaged.data, backend="opencv", indices=[14, 15, 16, 24], frame_recovery=True)
     assert frames.indices.tolist() == [14, 24]
 
@@ -83,7 +83,7 @@ def test_a_stale_copy_of_the_previous_picture_is_lost(monkeypatch: pytest.Monkey
 
 
 def test_equal_pictures_of_a_slide_show_are_kept() -> None:
-    slides = clip("slides")
+    slides = make_clip("repeated-pictures")
     assert telecine.load(slides.data, backend="opencv").report.lost == ()
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +19,11 @@ from support.clips import CLIPS
 from telecine.backends import Backend, registry
 from telecine.backends.pyav.backend import PyAVBackend
 from telecine.backends.registry import BUILT_IN, ENTRY_POINT_GROUP, get_backend, list_backends, prepare_backend
+from telecine.testing import CASES, run_case
+from telecine.testing.__main__ import main
 
 CLIP = CLIPS["base.mp4"]
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "backend_package"
 
 
 class Outside(PyAVBackend):
@@ -61,7 +69,7 @@ def test_every_built_in_backend_is_derived_and_declares_what_it_takes(name: str)
         assert option.meaning
         assert option.default is None or option.parse(option.default) == option.default
     # the suite accepts a different result only for damage that the library does not report
-    assert backend.detects_damage == ("noise" not in backend.differences)
+    assert backend.detects_damage == ("damaged-picture" not in backend.differences)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -164,12 +172,28 @@ def test_two_packages_with_one_backend_name_are_both_refused(monkeypatch: pytest
         telecine.load(CLIP.path(), backend="mine")
 
 
+def test_the_example_package_of_the_docs_is_found_and_passes_the_suite(tmp_path: Path) -> None:
+    """With real metadata, as an installer writes it, in a process of its own."""
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    info = tmp_path / "simple_backend-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    ((group, points),) = project["entry-points"].items()
+    lines = [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    shutil.copy(EXAMPLE / "simple_backend.py", tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "telecine.testing", "simple", "--json"], capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    outcomes = {outcome["case"]: outcome["verdict"] for outcome in json.loads(done.stdout)}
+    assert outcomes == dict.fromkeys((case.name for case in CASES), "same")
+
+
 def test_the_suite_asks_for_a_device_before_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
     """Otherwise each case would wait for a thread that has failed."""
-    from telecine.testing import CASES, run
-    from telecine.testing.__main__ import main
-
     with pytest.raises(telecine.OptionsError, match="device is 'tpu'"):
-        run(CASES[0], "pyav", "tpu")
+        run_case(CASES[0], "pyav", "tpu")
     assert main(["pyav", "--device", "tpu"]) == 2
     assert "device is 'tpu'" in capsys.readouterr().err

@@ -13,7 +13,7 @@ import pytest
 import telecine
 from support.clips import CLIPS
 from telecine.backends.torchcodec import TorchCodecBackend
-from telecine.testing.clips import clip
+from telecine.testing.clips import make_clip
 
 
 def test_status_without_ffmpeg_libraries_is_one_line_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_the_number_of_threads_does_not_change_the_frames(torch: Any, threads: i
 
 def test_a_packet_that_torchcodec_refuses_does_not_lose_other_frames(torch: Any) -> None:
     """TorchCodec raises for the whole batch."""
-    damaged = clip("bad-packet")
+    damaged = make_clip("corrupt-packet")
     frames = telecine.load(damaged.data, backend="torchcodec")
     assert set(frames.report.lost) == damaged.lost
 

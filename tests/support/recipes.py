@@ -100,7 +100,7 @@ def encode(
         text=f"paint {width}x{height} frames={frames} rate={rate}{options} | ffmpeg {arguments}",
         needs=tuple(dict.fromkeys(_OTHER_CLIP.findall(arguments))),
         run=run,
-        code=inspect.getsource(painting),
+        code=painting.FINGERPRINT,
         facts={
             "width": stored[0],
             "height": stored[1],
@@ -156,7 +156,7 @@ def field_coded(frames: int, gop: int = 12) -> Recipe:
         f"field_coded({frames}, {gop})",
         (),
         run,
-        "".join(map(inspect.getsource, (painting, handmade, field_coded, _planes))),
+        "".join([painting.FINGERPRINT, *map(inspect.getsource, (handmade, field_coded, _planes))]),
         {"width": 192, "height": 160, "num_frames": frames, "fps": Fraction(25), "first_number": 0},
     )
 

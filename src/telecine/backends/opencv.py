@@ -48,8 +48,10 @@ class OpenCVBackend(Backend):
         ),
     }
     detects_damage = False
-    differences: Mapping[str, str] = {"noise": "OpenCV does not report damage: frames are as FFmpeg conceals it"}
-    tolerances: Mapping[str, int] = {"ten-bit": 24, "size": 12}
+    differences: Mapping[str, str] = {
+        "damaged-picture": "OpenCV does not report damage: frames are as FFmpeg conceals it"
+    }
+    tolerances: Mapping[str, int] = {"10-bit": 24, "size": 12}
 
     def status(self) -> BackendStatus:
         """See :meth:`telecine.backends.Backend.status`."""

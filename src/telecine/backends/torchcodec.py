@@ -54,7 +54,9 @@ class TorchCodecBackend(Backend):
         ),
     }
     detects_damage = False
-    differences: Mapping[str, str] = {"noise": "TorchCodec does not report damage: frames are as FFmpeg conceals it"}
+    differences: Mapping[str, str] = {
+        "damaged-picture": "TorchCodec does not report damage: frames are as FFmpeg conceals it"
+    }
     tolerances: Mapping[str, int] = {"size": 12}
 
     def status(self) -> BackendStatus:

@@ -32,6 +32,7 @@ from telecine.index.video_info import VideoInfo, look
 from telecine.limits import Limits
 from telecine.settings import choose_backend
 from telecine.source.source import open_source
+from telecine.testing.comparison import find_nearest, max_difference, mean_difference
 from telecine.validation import format_value, to_int
 
 __all__ = ["Comparison", "Row", "compare", "write_sheet"]
@@ -229,12 +230,11 @@ def _judge(answer: dict[str, Any], got: _Got, reference: _Got) -> None:
         if image.shape != known[index].shape:
             other.append(f"frame {index} has another size")
             continue
-        difference = np.abs(image.astype(np.int16) - known[index])
-        largest = max(largest, int(difference.max()))
-        own = float(difference.mean())
+        largest = max(largest, max_difference(image, known[index]))
+        own = mean_difference(image, known[index])
         if own > _ALIKE:
-            nearest = min(known, key=lambda at: _mean(image, known[at]))
-            if nearest != index and _mean(image, known[nearest]) < own / 2:
+            nearest = find_nearest(image, known)
+            if nearest != index and mean_difference(image, known[nearest]) < own / 2:
                 other.append(f"frame {index} looks like frame {nearest}")
             elif own > _OTHER:
                 other.append(f"frame {index} is another picture")
@@ -245,10 +245,6 @@ def _judge(answer: dict[str, Any], got: _Got, reference: _Got) -> None:
         answer["verdict"] = "differs"
     else:
         answer["verdict"] = "same"
-
-
-def _mean(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> float:
-    return float(np.abs(one.astype(np.int16) - other).mean())
 
 
 def write_sheet(comparison: Comparison, path: str | Path) -> None:

@@ -1,17 +1,16 @@
-"""The contract of a backend as a suite that anyone can run, over a backend of this package or of another one.
+"""The conformance suite: checks that a backend, of this package or of another one, follows the contract.
 
 ::
 
-    python -m telecine.testing NAME            # says of each case what came out; the exit code is 1 if one fails
+    python -m telecine.testing NAME            # prints a line per case; the exit code is 1 if a case fails
 
-    for case in CASES:                          # or in a test
-        outcome = run(case, "mybackend")
+    for case in CASES:                         # or in a test
+        outcome = run_case(case, "mybackend")
         assert outcome.verdict != "fails", outcome
 
-Clips are made in memory; each frame carries its number, so that no decoder has to be believed. What a backend may do
-otherwise, it declares: ``tolerances``, a mapping from the name of a case to the largest difference of a pixel from
-``pyav``, and ``differences``, from the name of a case to a reason in words. Neither excuses a wrong label, except in a
-case whose ``excusable`` says so.
+The clips are encoded in memory, and each frame shows its number, so a wrong frame is noticed without trust in another
+decoder. A backend declares where it may differ from ``pyav``: ``tolerances`` (a larger difference of pixels) and
+``detects_damage``. Neither allows a frame with a wrong index or time.
 """
 
 from __future__ import annotations
@@ -23,69 +22,68 @@ from typing import Any
 from telecine.backends.registry import get_backend
 from telecine.errors import UnsupportedVideoError
 from telecine.settings import choose_backend
-from telecine.testing.cases import CASES, Case, Subject, Unequal
+from telecine.testing.cases import CASES, BackendUnderTest, Case, Mismatch
 
-__all__ = ["CASES", "Case", "Outcome", "run"]
+__all__ = ["CASES", "Case", "Outcome", "run_case"]
 
-_TOLERANCE = {"cpu": 2, "cuda": 3}
-"""Largest difference of a pixel from ``pyav`` that is the same for the rule."""
+_MAX_DIFFERENCE = {"cpu": 2, "cuda": 3}
+"""Largest difference of a pixel from ``pyav`` that counts as the same, by type of device."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case."""
+    """The result of a case."""
 
     case: str
+    """Name of the case."""
     verdict: str
-    """"same", "differs" within what the backend declares, "refused" with a reason, or "fails"."""
+    """"same" as ``pyav``, "differs" as the backend declares, "refused" with a reason, or "fails"."""
     detail: str = ""
-    largest: int | None = None
-    """Largest difference of a pixel from ``pyav``; None where none was measured."""
+    """Reason for any other verdict than "same"."""
+    max_difference: int | None = None
+    """Largest difference of a pixel from ``pyav``; None if no pixels were compared."""
 
 
-def run(case: Case, backend: str, device: str = "cpu", seconds: float = 60.0, **options: Any) -> Outcome:
-    """Try a backend in a case.
+def run_case(case: Case, backend: str, device: str = "cpu", seconds: float = 60.0, **options: Any) -> Outcome:
+    """Run a case on a backend.
 
     Args:
-        case: one of :data:`CASES`.
-        backend: its name; it must be usable.
-        device: where its frames go.
-        seconds: after which it counts as hanging. It is left behind then, in a thread that ends with the process.
-        options: of the backend.
+        case: One of :data:`CASES`.
+        backend: Name of a usable backend.
+        device: Device for the frames.
+        seconds: Time limit. A backend that exceeds it fails; its thread is left behind and ends with the process.
+        options: Options of the backend.
 
     Raises:
-        OptionsError: there is no such backend, or a device is never called so.
+        OptionsError: There is no such backend or device.
     """
     backend, device = choose_backend(backend, device)
-    found: list[Outcome] = []
-    subject = Subject(backend, device, options)
-    thread = threading.Thread(target=lambda: found.append(_outcome(case, subject)), daemon=True)
+    outcomes: list[Outcome] = []
+    subject = BackendUnderTest(backend, device, options)
+    thread = threading.Thread(target=lambda: outcomes.append(_check(case, subject)), daemon=True)
     thread.start()
     thread.join(seconds)
-    if not found:
-        return Outcome(case.name, "fails", f"it gave no answer within {seconds:g} s")
-    return found[0]
+    return outcomes[0] if outcomes else Outcome(case.name, "fails", f"no result within {seconds:g} s")
 
 
-def _outcome(case: Case, subject: Subject) -> Outcome:
-    made = get_backend(subject.backend)
-    differences = getattr(made, "differences", {})
-    usual = _TOLERANCE[subject.device.partition(":")[0]]
+def _check(case: Case, subject: BackendUnderTest) -> Outcome:
+    backend = get_backend(subject.backend)
+    allowed = _MAX_DIFFERENCE[subject.device.partition(":")[0]]
     try:
-        largest = case.check(subject)
+        difference = case.check(subject)
     except UnsupportedVideoError as error:
-        if case.refusable:
+        if case.may_refuse:
             return Outcome(case.name, "refused", str(error).partition(": ")[2] or str(error))
-        return Outcome(case.name, "fails", f"it must not refuse this: {error}")
-    except Unequal as error:
-        if case.excusable and case.name in differences:
-            return Outcome(case.name, "differs", differences[case.name])
+        return Outcome(case.name, "fails", f"this video must not be refused: {error}")
+    except Mismatch as error:
+        if case.needs_damage_detection and not backend.detects_damage:
+            return Outcome(case.name, "differs", backend.differences.get(case.name, "damage is not detected"))
         return Outcome(case.name, "fails", str(error))
-    except Exception as error:  # whatever else comes out is not of the tree, or not what was due
+    except Exception as error:  # any other error is not the expected one
         return Outcome(case.name, "fails", f"{type(error).__name__}: {error}")
-    if largest is None or largest <= usual:
-        return Outcome(case.name, "same", "", largest)
-    detail = f"pixels differ by up to {largest} from pyav"
-    if largest <= getattr(made, "tolerances", {}).get(case.name, usual):
-        return Outcome(case.name, "differs", detail, largest)
-    return Outcome(case.name, "fails", f"{detail}; {usual} are allowed", largest)
+    if difference is None or difference <= allowed:
+        return Outcome(case.name, "same", "", difference)
+    detail = f"pixels differ by up to {difference} from pyav"
+    if difference <= backend.tolerances.get(case.name, allowed):
+        return Outcome(case.name, "differs", detail, difference)
+    return Outcome(case.name, "fails", f"{detail}; {allowed} are allowed", difference)

@@ -1,16 +1,15 @@
-"""What is tried, case by case. Each check takes a subject and raises :class:`Unequal` where it breaks the contract."""
+"""The cases of the conformance suite. Each check raises :class:`Mismatch` if a backend violates the contract."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from telecine.deadline import Deadline, Timeout
 from telecine.errors import (
@@ -26,254 +25,257 @@ from telecine.frames import Frames
 from telecine.limits import Limits
 from telecine.pipeline import run_request
 from telecine.request import Request
-from telecine.testing.clips import CLIPS, Clip, clip
-from telecine.testing.test_pattern import read
+from telecine.testing.clips import CLIPS, Clip, make_clip
+from telecine.testing.comparison import max_difference
+from telecine.testing.test_pattern import UnreadableNumber, read_number
 
-__all__ = ["CASES", "Case", "Subject", "Unequal"]
+__all__ = ["CASES", "BackendUnderTest", "Case", "Mismatch"]
+
+_MAX_COLOUR_DIFFERENCE = 4
+"""Largest difference of a channel from the colour that was encoded."""
 
 
-class Unequal(AssertionError):
-    """Something came out that is not what is known."""
-
-
-def _load(source: Any, *, timeout: Timeout = None, **options: Any) -> Frames:
-    """Load frames as :func:`telecine.load` does."""
-    return run_request(Request.of(source, **options), Deadline.of(timeout))
+class Mismatch(AssertionError):
+    """A result is not the expected one."""
 
 
 @dataclass(frozen=True)
-class Subject:
-    """The backend that is tried."""
+class BackendUnderTest:
+    """A backend with the device and the options that it is tested with."""
 
     backend: str
     device: str
     options: dict[str, Any]
 
-    def load(self, source: Any, **arguments: Any) -> Frames:
-        """As :func:`telecine.load`, with this backend."""
-        return _load(source, backend=self.backend, device=self.device, **self.options, **arguments)
+    def load(self, source: Any, **options: Any) -> Frames:
+        """Load frames as :func:`telecine.load` does, with this backend."""
+        return _load(source, backend=self.backend, device=self.device, **self.options, **options)
+
+
+def _load(source: Any, timeout: Timeout = None, **options: Any) -> Frames:
+    return run_request(Request.of(source, **options), Deadline.of(timeout))
 
 
 @dataclass(frozen=True)
 class Case:
-    """One thing that is tried."""
+    """One check of the suite."""
 
     name: str
-    about: str
-    """In half a sentence, for the table."""
-    check: Callable[[Subject], int | None]
-    """Gives the largest difference of a pixel from ``pyav``, or None where no pixels are compared."""
-    refusable: bool = False
-    """Whether a backend may refuse, with a reason."""
-    excusable: bool = False
-    """Whether a backend may declare that it does otherwise."""
+    description: str
+    check: Callable[[BackendUnderTest], int | None]
+    """Returns the largest difference of a pixel from ``pyav``; None if no pixels are compared."""
+    may_refuse: bool = False
+    """True if a backend may raise ``UnsupportedVideoError``."""
+    needs_damage_detection: bool = False
+    """True if only a backend that detects damage can pass."""
 
 
-def _equal(got: Any, known: Any, what: str) -> None:
-    if got != known:
-        raise Unequal(f"{what}: {_short(got)}; it must be {_short(known)}")
+def _expect_equal(got: Any, expected: Any, what: str) -> None:
+    if got != expected:
+        raise Mismatch(f"{what}: {_shorten(got)}; expected {_shorten(expected)}")
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
-def _right(known: Clip, frames: Frames, wanted: list[int] | None = None) -> None:
-    """Every label of a result, by what is painted on the frames, and what is missing from it."""
-    wanted = list(range(len(known.times))) if wanted is None else wanted
-    _equal(frames.indices.tolist(), [index for index in wanted if index not in known.lost], "indices")
-    _equal(set(frames.report.lost), set(wanted) & known.lost, "frames reported as lost")
-    _equal(frames.numpy().shape, (len(frames), known.height, known.width, 3), "shape")
-    _equal(str(frames.numpy().dtype), "uint8", "type")
-    times = [known.times[index] for index in frames.indices]
+def _expect_frames(clip: Clip, frames: Frames, wanted: Sequence[int] | None = None) -> None:
+    """Compare indices, times, lost frames, and painted numbers or colour with those of the clip."""
+    wanted = range(len(clip.times)) if wanted is None else wanted
+    _expect_equal(frames.indices.tolist(), [index for index in wanted if index not in clip.lost], "indices")
+    _expect_equal(set(frames.report.lost), set(wanted) & clip.lost, "frames reported as lost")
+    _expect_equal(frames.numpy().shape, (len(frames), clip.height, clip.width, 3), "shape")
+    _expect_equal(str(frames.numpy().dtype), "uint8", "dtype")
+    times = [clip.times[index] for index in frames.indices]
     if not np.allclose(frames.timestamps, times, atol=1e-3):
-        raise Unequal(f"times: {_short(frames.timestamps.tolist())}; they must be {_short(times)}")
-    if known.numbers:
-        _equal(
-            [read(image) for image in frames.numpy()], [known.numbers[i] for i in frames.indices], "frames by number"
-        )
-    if known.colour is not None:
-        off = int(np.abs(frames.numpy().astype(np.int16) - known.colour).max())
-        if off > 4:
-            raise Unequal(f"colour: up to {off} off {known.colour}")
+        raise Mismatch(f"times: {_shorten(frames.timestamps.tolist())}; expected {_shorten(times)}")
+    if clip.numbers:
+        _expect_numbers(clip, frames)
+    if clip.colour is not None:
+        off = max_difference(frames.numpy(), np.broadcast_to(np.array(clip.colour, np.uint8), frames.numpy().shape))
+        if off > _MAX_COLOUR_DIFFERENCE:
+            raise Mismatch(f"colour: differs by up to {off} from {clip.colour}")
 
 
-def _difference(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> int:
-    return int(np.abs(one.astype(np.int16) - other).max()) if one.size else 0
+def _expect_numbers(clip: Clip, frames: Frames) -> None:
+    painted = [_read_or_none(image) for image in frames.numpy()]
+    _expect_equal(painted, [clip.numbers[index] for index in frames.indices], "painted numbers")
 
 
-def _every_frame(name: str) -> Callable[[Subject], int | None]:
-    """All frames of a clip, and some of them alone."""
-
-    def check(subject: Subject) -> int | None:
-        known = clip(name)
-        frames = subject.load(known.data)
-        _right(known, frames)
-        last = len(known.times) - 1
-        for wanted in ([last], [0, last // 2, last], [last // 3]):
-            if not set(wanted) - known.lost:
-                continue
-            some = subject.load(known.data, indices=wanted)
-            _right(known, some, wanted)
-            kept = [frames.indices.tolist().index(index) for index in some.indices]
-            if not np.array_equal(some.numpy(), frames.numpy()[kept]):
-                raise Unequal(f"frames {some.indices.tolist()} asked for alone have other pixels than among all")
-        reference = _load(known.data, indices=frames.indices, backend="pyav", device="cpu")
-        both = np.isin(frames.indices, reference.indices)
-        return _difference(frames.numpy()[both], reference.numpy())
-
-    return check
+def _read_or_none(image: Any) -> int | None:
+    try:
+        return read_number(image)
+    except UnreadableNumber:
+        return None
 
 
-def _order(subject: Subject) -> int | None:
-    known = clip("plain")
-    wanted = random.Random(1).sample(range(len(known.times)), 20)
+def _check_clip(name: str, subject: BackendUnderTest) -> int | None:
+    """Load all frames of a clip, and some of them alone."""
+    clip = make_clip(name)
+    frames = subject.load(clip.data)
+    _expect_frames(clip, frames)
+    last = len(clip.times) - 1
+    for wanted in ([last], [0, last // 2, last], [last // 3]):
+        if not set(wanted) - clip.lost:
+            continue
+        some = subject.load(clip.data, indices=wanted)
+        _expect_frames(clip, some, wanted)
+        rows = [frames.indices.tolist().index(index) for index in some.indices]
+        if not np.array_equal(some.numpy(), frames.numpy()[rows]):
+            raise Mismatch(f"frames {some.indices.tolist()} loaded alone have other pixels than with all frames")
+    reference = _load(clip.data, indices=frames.indices, backend="pyav", device="cpu")
+    common = np.isin(frames.indices, reference.indices)
+    return max_difference(frames.numpy()[common], reference.numpy())
+
+
+def _check_order(subject: BackendUnderTest) -> int | None:
+    clip = make_clip("h264")
+    wanted = random.Random(1).sample(range(len(clip.times)), 20)
     wanted += wanted[:4]
-    _right(known, subject.load(known.data, indices=wanted), wanted)
+    _expect_frames(clip, subject.load(clip.data, indices=wanted), wanted)
     return None
 
 
-def _by_time(subject: Subject) -> int | None:
-    known = clip("uneven-times")
+def _check_timestamps(subject: BackendUnderTest) -> int | None:
+    clip = make_clip("variable-rate")
     wanted = [40, 3, 25]
-    at = [known.times[index] + 0.004 for index in wanted]
-    _right(known, subject.load(known.data, timestamps=at), wanted)
+    times = [clip.times[index] + 0.004 for index in wanted]
+    _expect_frames(clip, subject.load(clip.data, timestamps=times), wanted)
     return None
 
 
-def _size(subject: Subject) -> int | None:
-    largest = 0
-    for name, size in (("plain", (72, 88)), ("plain", 200), ("turned", 60)):
-        known = clip(name)
-        frames = subject.load(known.data, num_frames=5, size=size)
-        reference = _load(known.data, num_frames=5, size=size, backend="pyav", device="cpu")
-        _equal(frames.numpy().shape, reference.numpy().shape, "shape")
-        _equal(
-            [read(image) for image in frames.numpy()], [known.numbers[i] for i in frames.indices], "frames by number"
-        )
-        largest = max(largest, _difference(frames.numpy(), reference.numpy()))
-    return largest
+def _check_size(subject: BackendUnderTest) -> int | None:
+    difference = 0
+    for name, size in (("h264", (72, 88)), ("h264", 200), ("rotated-90", 60)):
+        clip = make_clip(name)
+        frames = subject.load(clip.data, num_frames=5, size=size)
+        reference = _load(clip.data, num_frames=5, size=size, backend="pyav", device="cpu")
+        _expect_equal(frames.numpy().shape, reference.numpy().shape, "shape")
+        _expect_numbers(clip, frames)
+        difference = max(difference, max_difference(frames.numpy(), reference.numpy()))
+    return difference
 
 
-def _strict(subject: Subject) -> int | None:
-    _raises(DecodeError, lambda: subject.load(clip("bad-packet").data, errors="strict"), "a damaged clip, strictly")
+def _check_strict(subject: BackendUnderTest) -> int | None:
+    damaged = make_clip("corrupt-packet").data
+    _expect_error(DecodeError, lambda: subject.load(damaged, errors="strict"), 'a damaged clip with errors="strict"')
     return None
 
 
-def _limits(subject: Subject) -> int | None:
-    data = clip("plain").data
+def _check_limits(subject: BackendUnderTest) -> int | None:
+    data = make_clip("h264").data
     for limits in (Limits(max_frames=4), Limits(max_output_bytes=10_000), Limits(max_pixels=100)):
-        _raises(LimitError, partial(subject.load, data, limits=limits), "a limit that is passed")
+        _expect_error(LimitError, partial(subject.load, data, limits=limits), "a request over a limit")
     return None
 
 
-def _bad_bytes(subject: Subject) -> int | None:
-    data = clip("plain").data
+def _check_invalid_input(subject: BackendUnderTest) -> int | None:
+    data = make_clip("h264").data
     noise = np.random.default_rng(3).integers(0, 256, 4096, np.uint8).tobytes()
-    for bad in (b"", b"no video at all, but text", noise, data[:600], b"\0" * 10_000):
-        _raises(SourceError, partial(subject.load, bad), f"{len(bad)} bytes that are no video")
-    # whatever survives of these, it is either labelled right or an error of the tree
+    for invalid in (b"", b"no video at all, but text", noise, data[:600], b"\0" * 10_000):
+        _expect_error(SourceError, partial(subject.load, invalid), f"{len(invalid)} bytes that are no video")
+    # a clip with random bytes changed gives frames or an error of this package
     for seed in range(12):
-        spoilt = bytearray(data)
-        generator = random.Random(seed)
+        changed, generator = bytearray(data), random.Random(seed)
         for _ in range(6):
-            spoilt[generator.randrange(len(spoilt))] = generator.randrange(256)
+            changed[generator.randrange(len(changed))] = generator.randrange(256)
         try:
-            frames = subject.load(bytes(spoilt))
+            frames = subject.load(bytes(changed))
         except TelecineError:
             continue
-        _equal(len(frames.numpy()), len(frames.indices), "frames for as many indices")
+        _expect_equal(len(frames.numpy()), len(frames.indices), "number of frames for the indices")
     return None
 
 
-def _deadline(subject: Subject) -> int | None:
-    known = clip("plain")
-    _raises(DeadlineError, lambda: subject.load(known.data, timeout=1e-6), "a timeout that has passed")
-    withdrawn = Deadline()
-    withdrawn.cancel()
-    _raises(Cancelled, lambda: subject.load(known.data, timeout=withdrawn), "a request that was withdrawn")
+def _check_deadline(subject: BackendUnderTest) -> int | None:
+    data = make_clip("h264").data
+    _expect_error(DeadlineError, lambda: subject.load(data, timeout=1e-6), "a timeout that has passed")
+    cancelled = Deadline()
+    cancelled.cancel()
+    _expect_error(Cancelled, lambda: subject.load(data, timeout=cancelled), "a cancelled request")
     return None
 
 
-def _options(subject: Subject) -> int | None:
-    _raises(OptionsError, lambda: subject.load(clip("plain").data, no_such_option=1), "an unknown option")
+def _check_options(subject: BackendUnderTest) -> int | None:
+    data = make_clip("h264").data
+    _expect_error(OptionsError, lambda: subject.load(data, no_such_option=1), "an unknown option")
     return None
 
 
-def _at_once(subject: Subject) -> int | None:
-    """Eight threads with clips of several kinds: each gets its own frames."""
-    names = ("plain", "turned", "uneven-times", "matroska") * 4
-
-    def one(name: str) -> tuple[str, Frames]:
-        return name, subject.load(clip(name).data)
-
+def _check_threads(subject: BackendUnderTest) -> int | None:
+    """Load clips of several kinds from eight threads at once."""
+    names = ("h264", "rotated-90", "variable-rate", "matroska") * 4
     with ThreadPoolExecutor(8) as threads:
-        for name, frames in threads.map(one, names):
-            _right(clip(name), frames)
+        for name, frames in zip(
+            names, threads.map(lambda name: subject.load(make_clip(name).data), names), strict=True
+        ):
+            _expect_frames(make_clip(name), frames)
     return None
 
 
-def _own_memory(subject: Subject) -> int | None:
-    known = clip("plain")
-    first = subject.load(known.data, indices=[0, 20])
+def _check_memory(subject: BackendUnderTest) -> int | None:
+    data = make_clip("h264").data
+    first = subject.load(data, indices=[0, 20])
     before = first.numpy().copy()
-    subject.load(known.data, indices=[30, 40])
+    subject.load(data, indices=[30, 40])
     if not np.array_equal(first.numpy(), before):
-        raise Unequal("a later request has changed the frames of an earlier one")
+        raise Mismatch("a later request changed the frames of an earlier one")
     return None
 
 
-def _raises(expected: type[TelecineError], call: Callable[[], Any], what: str) -> None:
+def _expect_error(expected: type[TelecineError], call: Callable[[], Any], what: str) -> None:
     try:
         call()
     except expected as error:
         if not str(error):
-            raise Unequal(f"{what}: {expected.__name__} without a message") from error
+            raise Mismatch(f"{what}: {expected.__name__} without a message") from error
         return
     except Exception as error:
-        raise Unequal(f"{what}: {type(error).__name__}: {error}; it must be {expected.__name__}") from error
-    raise Unequal(f"{what}: no error; it must be {expected.__name__}")
+        raise Mismatch(f"{what}: {type(error).__name__}: {error}; expected {expected.__name__}") from error
+    raise Mismatch(f"{what}: no error; expected {expected.__name__}")
 
 
-_ABOUT = {
-    "plain": "H.264 with B pictures: every frame, and some alone",
-    "open-gop": "starting at a picture that others in front of it look back over",
+_DESCRIPTIONS = {
+    "h264": "H.264 with B pictures: every frame, and some alone",
+    "open-gop": "decoding from an open random access point, with leading pictures",
     "one-frame": "a video of one frame",
-    "matroska": "another container",
-    "transport-stream": "another container, without an index",
+    "matroska": "Matroska",
+    "transport-stream": "MPEG-TS, a container without an index",
     "hevc": "HEVC",
-    "ten-bit": "10 bits, rounded to 8",
-    "interlaced": "interlaced pictures, woven",
-    "uneven-times": "a rate that changes",
-    "hidden-start": "frames that an edit list hides",
-    "turned": "a quarter turn in the display matrix",
-    "upside-down": "half a turn",
-    "mirrored": "a turn and mirrored",
+    "10-bit": "10 bits, rounded to 8",
+    "interlaced": "interlaced pictures, both fields woven",
+    "variable-rate": "a frame rate that changes",
+    "edit-list": "frames hidden by an edit list",
+    "rotated-90": "a rotation of 90 degrees in the display matrix",
+    "rotated-180": "a rotation of 180 degrees",
+    "mirrored": "a rotation and a mirroring",
     "odd-size": "95x63 pixels, 4:4:4",
-    "slides": "neighbours that look the same",
+    "repeated-pictures": "neighbouring frames with the same picture",
     "bt709": "BT.709, limited range",
     "bt709-full": "BT.709, full range",
     "bt601": "BT.601",
-    "untagged": "no colour tags: BT.601, limited",
-    "bad-packet": "a packet that no decoder accepts: it is lost, and what is built on it",
-    "noise": "noise inside a picture: it is lost, and what is built on it",
-    "cut-off": "a file that ends too early",
+    "untagged": "no colour tags: BT.601, limited range",
+    "corrupt-packet": "a packet that decoders reject: its frame and those that refer to it are lost",
+    "damaged-picture": "noise inside a picture: its frame and those that refer to it are lost",
+    "truncated": "a file whose end is missing",
 }
-_REFUSABLE = {"ten-bit", "interlaced", "odd-size", "hevc", "mirrored"}
-_EXCUSABLE = {"noise"}
+_MAY_REFUSE = {"10-bit", "interlaced", "odd-size", "hevc", "mirrored"}
 
 CASES: tuple[Case, ...] = (
-    *(Case(name, _ABOUT[name], _every_frame(name), name in _REFUSABLE, name in _EXCUSABLE) for name in CLIPS),
-    Case("order", "any order, and repeats", _order),
-    Case("by-time", "asked for by time", _by_time),
-    Case("size", "another size", _size),
-    Case("strict", 'a lost frame with errors="strict"', _strict),
-    Case("limits", "limits that are passed", _limits),
-    Case("bad-bytes", "what is no video, and videos with wrong bytes", _bad_bytes),
-    Case("deadline", "a timeout, and a request withdrawn", _deadline),
-    Case("options", "an option that does not exist", _options),
-    Case("at-once", "eight threads", _at_once),
-    Case("own-memory", "frames that nobody else writes to", _own_memory),
+    *(
+        Case(name, _DESCRIPTIONS[name], partial(_check_clip, name), name in _MAY_REFUSE, name == "damaged-picture")
+        for name in CLIPS
+    ),
+    Case("order", "indices in any order, with repeats", _check_order),
+    Case("timestamps", "frames chosen by time", _check_timestamps),
+    Case("size", "another size", _check_size),
+    Case("strict", 'a lost frame with errors="strict"', _check_strict),
+    Case("limits", "requests over a limit", _check_limits),
+    Case("invalid-input", "bytes that are no video, and a video with changed bytes", _check_invalid_input),
+    Case("deadline", "a timeout, and a cancelled request", _check_deadline),
+    Case("options", "an option that does not exist", _check_options),
+    Case("threads", "requests from eight threads at once", _check_threads),
+    Case("memory", "returned frames are not written to by later requests", _check_memory),
 )
-"""All cases, in the order of the table."""
+"""All cases, in the order of the table in docs/backends.md."""

@@ -67,7 +67,7 @@ class DeepStreamBackend(Backend):
     }
     detects_damage = False
     differences: Mapping[str, str] = {
-        "noise": "DeepStream does not report damage: frames are as the hardware leaves them"
+        "damaged-picture": "DeepStream does not report damage: frames are as the hardware leaves them"
     }
     tolerances: Mapping[str, int] = {"size": 12}
 

@@ -65,7 +65,7 @@ class PyNvVideoCodecBackend(Backend):
     }
     detects_damage = False
     differences: Mapping[str, str] = {
-        "noise": "PyNvVideoCodec reports no errors; frames are as the hardware leaves them and differ between runs"
+        "damaged-picture": "PyNvVideoCodec does not report damage: frames are as the hardware leaves them, and vary"
     }
 
     def __init__(self) -> None:

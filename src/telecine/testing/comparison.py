@@ -1,0 +1,31 @@
+"""Comparison of frames: how far two differ, and which of several a frame resembles most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["find_nearest", "max_difference", "mean_difference"]
+
+
+def max_difference(frames: npt.NDArray[Any], others: npt.NDArray[Any]) -> int:
+    """Return the largest difference of a channel between frames of the same shape, 0 to 255; 0 if there are none."""
+    return int(_differences(frames, others).max()) if frames.size else 0
+
+
+def mean_difference(frames: npt.NDArray[Any], others: npt.NDArray[Any]) -> float:
+    """Return the mean difference of a channel between frames of the same shape, 0 to 255."""
+    return float(_differences(frames, others).mean())
+
+
+def find_nearest(frame: npt.NDArray[Any], candidates: Mapping[int, npt.NDArray[Any]]) -> int:
+    """Return the key of the candidate with the least mean difference from a frame."""
+    return min(candidates, key=lambda key: mean_difference(frame, candidates[key]))
+
+
+def _differences(frames: npt.NDArray[Any], others: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    # of unsigned bytes: the difference of the larger and the smaller one needs no wider type
+    return np.asarray(np.maximum(frames, others) - np.minimum(frames, others), np.uint8)
