@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "PIXEL_FORMATS", "OutputArray", "allocate_tensor", "check_gpu", "codec_refusal", "conversion_refusal",
-    "device_error", "load_extension", "make_native_geometry", "parse_device_index", "resolve_array_kind", "upload",
+    "NVDEC_CODECS", "PIXEL_FORMATS", "OutputArray", "allocate_tensor", "check_gpu", "codec_refusal",
+    "conversion_refusal", "device_error", "load_extension", "make_native_geometry", "parse_device_index",
+    "resolve_array_kind", "upload",
 ]  # fmt: skip
 
+NVDEC_CODECS = frozenset("h264 hevc vp8 vp9".split())
+"""Codecs that the extension decodes."""
 _INEXACT_CODECS = frozenset("mpeg1video mpeg2video mpeg4".split())
 """Codecs whose inverse transform is not defined to the bit. NVDEC differs from FFmpeg there by up to 7 per channel
 (measured); the contract allows 3."""
@@ -50,7 +53,7 @@ def load_extension() -> ModuleType:
         return import_module("telecine._nvdec")
     except ImportError as error:
         raise BackendUnavailable(
-            f"the extension telecine._nvdec is missing ({error}); install telecine where a C++ compiler is"
+            f"the extension telecine._nvdec is missing ({error}); install telecine on a machine with a C++ compiler"
         ) from error
 
 

@@ -116,12 +116,12 @@ def test_a_file_ends_before_a_corrupt_packet_that_others_refer_to(disposable: bo
     opened = Opened("h264_pyramid.mp4")
     whole = opened.files(*range(10))[0]
     ordinals = opened.ranges(*range(10))[0].packets
-    broken = int(ordinals[opened.index.disposable[ordinals] == disposable][2])
+    corrupt = int(ordinals[opened.index.disposable[ordinals] == disposable][2])
     packets = opened.index.packets
     assert packets is not None
-    packets[broken] = av.Packet(bytes(packets[broken])[:-20])
+    packets[corrupt] = av.Packet(bytes(packets[corrupt])[:-20])
     file = opened.files(*range(10))[0]
-    before = np.count_nonzero(ordinals < broken)
+    before = np.count_nonzero(ordinals < corrupt)
     assert len(pictures(file.data)) == file.num_pictures == (whole.num_pictures - 1 if disposable else before)
 
 

@@ -162,11 +162,11 @@ def test_a_request_can_be_cancelled_from_another_thread(double: Double) -> None:
 def test_an_exception_of_the_cancelled_callback_is_raised(double: Double) -> None:
     double.set(slow_microseconds=5000)
 
-    def broken() -> bool:
+    def raises() -> bool:
         raise KeyError("from the caller")
 
     with pytest.raises(KeyError, match="from the caller"):
-        double.decode(gop(0, 400), [399], cancelled=broken)
+        double.decode(gop(0, 400), [399], cancelled=raises)
 
 
 def test_a_request_whose_deadline_expires_in_the_queue_decodes_nothing(double: Double) -> None:

@@ -499,13 +499,13 @@ def test_a_session_is_not_reused_after_a_cancelled_request(start: Start, monkeyp
 def test_status_names_the_missing_driver_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Importing the library loads the driver's encoder."""
 
-    class Broken:
+    class FailingFinder:
         def find_spec(self, name: str, *_: Any) -> Any:
             if name == "PyNvVideoCodec":
                 raise RuntimeError("libnvidia-encode.so.1: cannot open shared object file\n\n=== TROUBLESHOOTING ===")
 
     monkeypatch.delitem(sys.modules, "PyNvVideoCodec", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    monkeypatch.setattr(sys, "meta_path", [FailingFinder(), *sys.meta_path])
     status = PyNvVideoCodecBackend().status()
     assert not status.usable
     assert status.reason is not None
@@ -537,8 +537,8 @@ def test_length_prefixed_packets_become_start_codes(length_size: int) -> None:
     assert stream.sequence_headers == (sps,)
     assert stream.convert(packet, False, False) == body
     assert stream.convert(memoryview(packet), True, True) == CODE + sps + CODE + pps + body
-    broken = b"\xff" * length_size + packet
-    assert stream.convert(broken, False, False) is None
+    wrong_length = b"\xff" * length_size + packet
+    assert stream.convert(wrong_length, False, False) is None
     # without bytes it would be taken for the end of the stream
     assert stream.convert(bytes(length_size), False, False) is None
 

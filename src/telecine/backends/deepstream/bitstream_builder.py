@@ -30,7 +30,7 @@ __all__ = ["InputFile", "build_files", "split_ranges"]
 _MAX_FILE_BYTES = 64 << 20
 """Bytes of packets in a file, unless a single range has more."""
 _MAX_FRAME_BYTES = 512 << 20
-"""Bytes of wanted frames of a file, likewise: the library allocates all of them at once."""
+"""Bytes of wanted frames in a file, unless one range has more: the library allocates all of them at once."""
 _COLOR_UNITS = {"h264": (7,), "hevc": (32, 33)}
 """Types of NAL units that FFmpeg's metadata filters may change when they write colours."""
 _CRA, _BLA = 21, 16

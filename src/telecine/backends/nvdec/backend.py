@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
 from telecine.backends.cuda_output import (
+    NVDEC_CODECS,
     PIXEL_FORMATS,
     OutputArray,
     check_gpu,
@@ -33,7 +34,6 @@ from telecine.validation import Option
 
 __all__ = ["OUT", "NvdecBackend", "stats", "warm_up"]
 
-_CODECS = frozenset("h264 hevc vp8 vp9".split())
 _LOSS_REASONS = {1: "missing", 2: "damaged", 3: "with contradictory times", 4: "not decoded because of an error"}
 """By the engine's codes."""
 
@@ -159,7 +159,7 @@ def _refuse_unsupported(request: DecodeRequest, nvdec: ModuleType, device: int) 
     """Raise UnsupportedVideoError with the reason if the hardware or the conversion kernel cannot do this video."""
     info, geometry = request.info, request.geometry
     reason = codec_refusal(info.codec)
-    if reason is None and info.codec not in _CODECS:
+    if reason is None and info.codec not in NVDEC_CODECS:
         reason = f"{info.codec} is not decoded on the GPU"
     reason = reason or conversion_refusal(info, geometry)
     if reason is None:

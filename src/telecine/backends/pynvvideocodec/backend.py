@@ -25,14 +25,7 @@ from telecine.backends.cuda_output import (
     load_extension,
     parse_device_index,
 )
-from telecine.backends.pynvvideocodec.batches import (
-    CODECS_WITH_HIDDEN_FRAMES,
-    DEINTERLACES,
-    BatchReader,
-    PacketBatch,
-    PassState,
-    refusal,
-)
+from telecine.backends.pynvvideocodec.batches import DEINTERLACES, BatchReader, PacketBatch, PassState, refusal
 from telecine.backends.pynvvideocodec.decoder_pool import DecoderPool, DecoderSession, LibraryFailure
 from telecine.backends.pynvvideocodec.parser_check import DISPLAYED_IN_DECODE_ORDER
 from telecine.backends.pynvvideocodec.surfaces import GpuSurfaceOutput, HostSurfaceOutput, locate_surface
@@ -61,7 +54,7 @@ class PyNvVideoCodecBackend(Backend):
     options: Mapping[str, Option] = {
         "hw_decoders": Option(int, None, "hardware decoders at a time, in this process; the first value holds", 1, 64),
         "max_width": Option(int, 0, "maximum picture width that decoders allocate for; 0: the video's own", 0, 16384),
-        "max_height": Option(int, 0, "maximum picture height that decoders allocate for, likewise", 0, 16384),
+        "max_height": Option(int, 0, "maximum picture height that decoders allocate for; 0: the video's own", 0, 16384),
     }
     detects_damage = False
     differences: Mapping[str, str] = {
@@ -103,7 +96,7 @@ class PyNvVideoCodecBackend(Backend):
             decoder = _PacketDecoder(library, self._decoders, request, output)
             for ranges in split_at_resets(request.plan.ranges):
                 decoder.decode(ranges)
-        if decoder.is_silent and request.index.codec in CODECS_WITH_HIDDEN_FRAMES:
+        if decoder.is_silent and request.index.codec in DISPLAYED_IN_DECODE_ORDER:
             raise refusal(f"it returns no frame of {request.info.pixel_format} in {request.index.codec}")
         return output.decoded(tuple(f"PyNvVideoCodec failed: {reason}" for reason in decoder.failures))
 

@@ -10,25 +10,22 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.backends.base import DecodeRequest
-from telecine.backends.pynvvideocodec.parser_check import ParserCheck
+from telecine.backends.cuda_output import NVDEC_CODECS
+from telecine.backends.pynvvideocodec.parser_check import DISPLAYED_IN_DECODE_ORDER, ParserCheck
 from telecine.bitstream import can_contain_fields, scanner_for
 from telecine.bitstream.annexb import AnnexBConverter
 from telecine.errors import UnsupportedVideoError
 
-__all__ = ["CODECS_WITH_HIDDEN_FRAMES", "DEINTERLACES", "BatchReader", "PacketBatch", "PassState", "refusal"]
+__all__ = ["DEINTERLACES", "BatchReader", "PacketBatch", "PassState", "refusal"]
 
-CODECS_WITH_HIDDEN_FRAMES = frozenset({"vp8", "vp9", "av1"})
-"""Codecs of which the library returns frames with the pts of others if the stream has hidden frames."""
 DEINTERLACES = "it deinterlaces, but frames must come out as they are, with both fields"
-_NVDEC_CODECS = frozenset({"h264", "hevc", "vp8", "vp9"})
-"""Codecs that the nvdec backend decodes too."""
 _BATCH_PACKETS = 32
 """Packets that are prepared together: calls of the library then return with little Python in between."""
 
 
 def refusal(reason: str, codec: str = "") -> UnsupportedVideoError:
     """Return an error that names backends to use instead: pyav, and nvdec if it decodes the codec."""
-    also = " or 'nvdec'" if codec in _NVDEC_CODECS else ""
+    also = " or 'nvdec'" if codec in NVDEC_CODECS else ""
     return UnsupportedVideoError(f"pynvvideocodec: {reason}; use backend='pyav'{also}")
 
 
@@ -51,7 +48,7 @@ class PassState:
 
     ordinals: npt.NDArray[np.int64]
     pts: Mapping[int, int]
-    """By ordinal: the position of the packet's frame in display order. A second field has that of its picture."""
+    """By ordinal: the position of the packet's frame in display order."""
     targets: Mapping[int, tuple[int, ...]]
     position: int = 0
     """Position of the packet that is fed."""
@@ -72,7 +69,7 @@ class BatchReader:
         self._header = self._extradata = request.demuxer.extradata
         self._stream = AnnexBConverter(codec, self._extradata)
         self._checked_headers: tuple[bytes, ...] = ()
-        self._scanner = scanner_for(codec, self._extradata) if codec in CODECS_WITH_HIDDEN_FRAMES else None
+        self._scanner = scanner_for(codec, self._extradata) if codec in DISPLAYED_IN_DECODE_ORDER else None
         self.packets_done = 0
         """Packets of earlier decode passes."""
 

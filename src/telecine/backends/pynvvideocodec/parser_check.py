@@ -9,7 +9,7 @@ from telecine.index.display_order import order_conflicts
 __all__ = ["DISPLAYED_IN_DECODE_ORDER", "ParserCheck"]
 
 DISPLAYED_IN_DECODE_ORDER = frozenset({"vp8", "vp9", "av1"})
-"""Codecs whose frames are displayed in the order of their packets."""
+"""Codecs whose frames are displayed in the order of their packets, and whose streams can contain hidden frames."""
 
 
 class ParserCheck:
