@@ -6,7 +6,7 @@ from typing import Unpack
 
 from telecine.deadline import Deadline, Timeout
 from telecine.frames import Frames
-from telecine.index.video_info import VideoInfo, look
+from telecine.index.video_info import VideoInfo, read_video_info
 from telecine.limits import Limits
 from telecine.pipeline import run_request
 from telecine.request import LoadOptions, OpenOptions, Request, SourceLike, show_options
@@ -78,7 +78,7 @@ def probe(source: SourceLike, *, limits: Limits | None = None, timeout: Timeout 
     """
     limits, deadline = Limits.of(limits), Deadline.of(timeout)
     with open_source(source, limits, deadline) as opened:
-        return look(opened, limits, deadline)
+        return read_video_info(opened, limits, deadline)
 
 
 def open(source: SourceLike, *, timeout: Timeout = None, **options: Unpack[OpenOptions]) -> Video:

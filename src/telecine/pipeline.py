@@ -16,7 +16,7 @@ from telecine.deadline import Deadline
 from telecine.errors import DecodeError, LimitError, OverloadedError
 from telecine.frames import Frames, Report, permuted
 from telecine.index.packet_index import PacketIndex, read_index
-from telecine.index.video_info import VideoInfo, describe
+from telecine.index.video_info import VideoInfo, make_video_info
 from telecine.limits import Limits
 from telecine.pixels.geometry import Geometry, Size, fit_size
 from telecine.plan.decode_plan import make_plan
@@ -93,7 +93,7 @@ def run_request(request: Request, deadline: Deadline, hooks: RequestHooks = _NO_
 def read_index_and_info(demuxer: Demuxer, source: Source, limits: Limits, deadline: Deadline) -> IndexAndInfo:
     """Read the packet index and the facts of a video."""
     index = read_index(demuxer, limits, deadline)
-    return index, describe(source, demuxer, index, limits)
+    return index, make_video_info(source, demuxer, index, limits)
 
 
 def plan_request(

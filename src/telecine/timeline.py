@@ -1,4 +1,4 @@
-"""When each frame of a video is shown: the facts that sampling works on."""
+"""Presentation times of the frames of a video, on which sampling works."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ __all__ = ["Timeline"]
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """The presentation times of the presentable frames, in integer ticks.
+    """Presentation times of the presentable frames, in integer ticks.
 
-    Ticks stay integers until the last conversion, so that no frame is missed by a rounding of seconds.
+    Ticks stay integers until the last conversion. So no frame is missed because seconds were rounded.
     """
 
     ticks: npt.NDArray[np.int64]
-    """``int64 [T]``, strictly increasing from 0: the time of each frame after the first presentable one."""
+    """``int64 [T]`` time of each frame after the first presentable one, strictly increasing from 0."""
     time_base: Fraction
     """Seconds per tick."""
     end_tick: int
-    """When the last frame stops being shown, in ticks after the first presentable frame; greater than ``ticks[-1]``."""
+    """End of the last frame, in ticks after the first presentable frame; greater than ``ticks[-1]``."""
     key: npt.NDArray[np.bool_]
-    """``bool [T]``: whether the frame comes from a packet flagged as a key frame."""
+    """``bool [T]`` True if the frame comes from a packet flagged as a key frame."""
 
     @property
     def num_frames(self) -> int:
-        """T, the number of presentable frames."""
+        """Number of presentable frames, T."""
         return len(self.ticks)
 
     @property
     def duration(self) -> float:
-        """Seconds from the first frame until the last one stops being shown."""
+        """Seconds from the first frame to the end of the last one."""
         return float(self.end_tick * self.time_base)
 
     @property
     def average_fps(self) -> float:
-        """Measured rate, (T-1) / (t_last - t_first) per second; 1/duration for a single frame, 0 when unknown."""
+        """Measured rate, (T-1) / (t_last - t_first) per second; 1/duration for a single frame, 0 if unknown."""
         if self.num_frames >= 2:
             return float((self.num_frames - 1) / (int(self.ticks[-1]) * self.time_base))
         return 1.0 / self.duration if self.num_frames and self.end_tick > 0 else 0.0
 
     def seconds(self, indices: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.float64]:
-        """Times of frames in seconds after the first presentable frame.
+        """Return times of frames in seconds after the first presentable frame.
 
         Args:
             indices: ``int64 [N]`` frame indices; all frames when omitted.
@@ -54,5 +54,5 @@ class Timeline:
             ``float64 [N]``, each the nearest double to the exact rational time.
         """
         ticks = self.ticks if indices is None else self.ticks[indices]
-        # numerator first: one rounding, where ticks * float(time_base) would make two
+        # numerator first: this rounds once, ticks * float(time_base) would round twice
         return ticks * self.time_base.numerator / self.time_base.denominator

@@ -17,7 +17,7 @@ from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.errors import TelecineError
 from telecine.index.packet_index import read_index
-from telecine.index.video_info import describe
+from telecine.index.video_info import make_video_info
 from telecine.pipeline import IndexAndInfo
 from telecine.pool import index_cache
 from telecine.pool.index_cache import IndexCache, SourceIdentity, file_version, hash_content
@@ -44,7 +44,7 @@ def wait_until_cacheable(path: Path) -> None:
 def index_and_info(path: Path) -> IndexAndInfo:
     with open_source(path, LIMITS, Deadline()) as source, Demuxer(source, Deadline()) as demuxer:
         index = read_index(demuxer, LIMITS, Deadline())
-        return index, describe(source, demuxer, index, LIMITS)
+        return index, make_video_info(source, demuxer, index, LIMITS)
 
 
 # the cache

@@ -28,7 +28,7 @@ from telecine.cli.writers import save_sheet
 from telecine.deadline import Deadline
 from telecine.errors import DeadlineError, DecodeError, OptionsError, TelecineError
 from telecine.frames import Frames
-from telecine.index.video_info import VideoInfo, look
+from telecine.index.video_info import VideoInfo, read_video_info
 from telecine.limits import Limits
 from telecine.settings import choose_backend
 from telecine.source.source import open_source
@@ -105,7 +105,7 @@ def compare(
         raise OptionsError(f"num_frames is {format_value(num_frames)}; it must be a whole number from 1 on")
     _, device = choose_backend("auto", device)
     with open_source(source, limits, deadline) as opened:
-        info = look(opened, limits, deadline)
+        info = read_video_info(opened, limits, deadline)
         job = _Job(opened.name, _indices(info.num_frames, count), limits)
         usable = [status for status in list_backends() if status.usable]
         usable.sort(key=lambda status: status.name != _REFERENCE)

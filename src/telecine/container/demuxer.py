@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from telecine.bitstream import PICTURE_FORMAT_CODECS
 from telecine.container.avio import SourceFile
-from telecine.container.display_matrix import has_movie
+from telecine.container.display_matrix import has_moov_box
 from telecine.deadline import Deadline
 from telecine.errors import NoVideoError, SourceError
 from telecine.limits import Limits
@@ -252,6 +252,6 @@ def _codec_name(stream: Any) -> str:
 def _refusal(source: Source, error: Exception) -> SourceError:
     # FFmpeg's log has more details, but it quotes the input
     detail = getattr(error, "strerror", None) or type(error).__name__
-    if bytes(source.data[4:8]) == b"ftyp" and not has_movie(source.data):
+    if bytes(source.data[4:8]) == b"ftyp" and not has_moov_box(source.data):
         return SourceError(f"{source.name}: incomplete MP4 file: its index (moov) is missing, so the end was cut off")
     return SourceError(f"{source.name}: not a video file that telecine reads, or damaged at its start ({detail})")

@@ -1,8 +1,8 @@
-"""The display matrix of a video, read from the container's header: how the stored picture is turned to be seen.
+"""The display matrix of a video, read from the container's header: rotation and mirroring of the stored picture.
 
-FFmpeg's Python binding shows the matrix only on decoded frames, and the facts of a video must not cost a decode. Two
-families of containers have one: ISO media files (ISO/IEC 14496-12, ``mvhd`` and ``tkhd``) and Matroska (RFC 9559,
-``ProjectionPoseRoll`` and ``ProjectionPoseYaw``).
+PyAV gives the matrix only with decoded frames, and probing must not decode. Two families of containers have one: ISO
+media files (ISO/IEC 14496-12, ``mvhd`` and ``tkhd``) and Matroska (RFC 9559, ``ProjectionPoseRoll`` and
+``ProjectionPoseYaw``).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import math
 import struct
 from collections.abc import Iterator
 
-__all__ = ["Orientation", "has_movie", "iso_orientation", "matroska_orientation"]
+__all__ = ["Orientation", "has_moov_box", "iso_orientation", "matroska_orientation"]
 
 Orientation = tuple[int, bool]
-"""(quarter turns clockwise, mirrored left to right afterwards)."""
+"""Quarter turns clockwise, and True if the picture is mirrored left to right afterwards."""
 
 _UPRIGHT: Orientation = (0, False)
 _MATRICES: dict[tuple[int, int, int, int], Orientation] = {
@@ -27,44 +27,43 @@ _MATRICES: dict[tuple[int, int, int, int], Orientation] = {
     (1, 0, 0, -1): (2, True),
     (0, -1, -1, 0): (3, True),
 }
-"""Signs of (a, b, c, d), where x' = ax + cy and y' = bx + dy, y pointing down."""
+"""Orientation by the signs of (a, b, c, d), with x' = ax + cy and y' = bx + dy, y pointing down."""
+
+_MAX_CHILDREN = 100_000
+"""Boxes or elements that are read on one level. No valid header has so many, and millions of empty ones take time."""
 
 
-_MOST = 100_000
-"""Boxes or elements that are looked at on one level. No header has so many, and a flood of empty ones takes time."""
-
-
-def has_movie(data: memoryview) -> bool:
-    """Whether an MP4 or QuickTime file has its movie box, without which nothing in it can be found."""
+def has_moov_box(data: memoryview) -> bool:
+    """Return True if an MP4 or QuickTime file has its index, the movie box."""
     return any(kind == b"moov" for kind, _ in _boxes(data, 0, len(data)))
 
 
 def iso_orientation(data: memoryview, track_id: int) -> Orientation:
-    """The orientation of a track of an MP4 or QuickTime file; upright where it is not a multiple of 90 degrees.
+    """Return the orientation of a track of an MP4 or QuickTime file; upright unless a multiple of 90 degrees.
 
     Args:
         data: the whole file.
-        track_id: as ``tkhd`` numbers it.
+        track_id: ``track_ID`` of its ``tkhd`` box.
     """
     for kind, movie in _boxes(data, 0, len(data)):
         if kind != b"moov":
             continue
-        whole = (1.0, 0.0, 0.0, 1.0)
+        movie_matrix = (1.0, 0.0, 0.0, 1.0)
         for inner, (start, stop) in _boxes(data, *movie):
             if inner == b"mvhd":
-                whole = _matrix(data, start, stop, fields_before=20)[1]
+                movie_matrix = _matrix(data, start, stop, fields_before=20)[1]
             elif inner == b"trak":
                 for leaf, (begin, end) in _boxes(data, start, stop):
                     if leaf == b"tkhd":
-                        number, own = _matrix(data, begin, end, fields_before=24)
+                        number, track_matrix = _matrix(data, begin, end, fields_before=24)
                         if number == track_id:
-                            return _orientation(_product(own, whole))
+                            return _orientation(_product(track_matrix, movie_matrix))
     return _UPRIGHT
 
 
 def _boxes(data: memoryview, start: int, stop: int) -> Iterator[tuple[bytes, tuple[int, int]]]:
-    """Yield (type, (start, stop) of the payload) of each box; ends at the first one that makes no sense."""
-    for _ in range(_MOST):
+    """Yield type and payload (start, stop) of each box, up to the first invalid one."""
+    for _ in range(_MAX_CHILDREN):
         if start + 8 > stop:
             return
         size, kind = struct.unpack_from(">I4s", data, start)
@@ -83,11 +82,11 @@ def _boxes(data: memoryview, start: int, stop: int) -> Iterator[tuple[bytes, tup
 def _matrix(
     data: memoryview, start: int, stop: int, fields_before: int
 ) -> tuple[int, tuple[float, float, float, float]]:
-    """(track id or its like, (a, b, c, d)) of an ``mvhd`` or ``tkhd``.
+    """Return the track ID and the matrix (a, b, c, d) of a ``tkhd``; of an ``mvhd`` only the matrix counts.
 
     Args:
-        fields_before: bytes between the times at the box's start, which version 1 widens by 12, and the matrix' own
-            prelude of 16 bytes.
+        fields_before: bytes of the fields from the start of the box to 16 bytes before the matrix, in version 0;
+            version 1 has 12 bytes more.
     """
     wide = 12 if stop > start and data[start] == 1 else 0
     at = start + wide + fields_before + 16
@@ -111,7 +110,7 @@ def _orientation(matrix: tuple[float, float, float, float]) -> Orientation:
     largest = max(abs(value) for value in matrix)
     if not largest:
         return _UPRIGHT
-    # about a degree, which is what FFmpeg allows
+    # a tolerance of about a degree, as in FFmpeg
     a, b, c, d = (0 if abs(value) < 0.02 * largest else (1 if value > 0 else -1) for value in matrix)
     return _MATRICES.get((a, b, c, d), _UPRIGHT)
 
@@ -121,11 +120,11 @@ _PROJECTION, _TYPE, _YAW, _PITCH, _ROLL = 0x7670, 0x7671, 0x7673, 0x7674, 0x7675
 
 
 def matroska_orientation(data: memoryview, track_number: int) -> Orientation:
-    """The orientation of a track of a Matroska or WebM file, likewise.
+    """Return the orientation of a track of a Matroska or WebM file; upright unless a multiple of 90 degrees.
 
     Args:
         data: the whole file.
-        track_number: as ``TrackNumber`` numbers it.
+        track_number: its ``TrackNumber``.
     """
     for segment, inside in _elements(data, 0, len(data)):
         if segment != _SEGMENT:
@@ -135,7 +134,7 @@ def matroska_orientation(data: memoryview, track_number: int) -> Orientation:
                 continue
             for entry, fields in _elements(data, *entries):
                 if entry == _ENTRY:
-                    found = {number: span for number, span in _elements(data, *fields)}
+                    found = dict(_elements(data, *fields))
                     if _NUMBER in found and _unsigned(data, found[_NUMBER]) == track_number:
                         return _projection(data, found[_VIDEO]) if _VIDEO in found else _UPRIGHT
             return _UPRIGHT
@@ -143,16 +142,16 @@ def matroska_orientation(data: memoryview, track_number: int) -> Orientation:
 
 
 def _projection(data: memoryview, video: tuple[int, int]) -> Orientation:
-    for element, span in _elements(data, *video):
+    for element, payload in _elements(data, *video):
         if element == _PROJECTION:
-            pose = {number: where for number, where in _elements(data, *span)}
+            pose = dict(_elements(data, *payload))
             if _TYPE in pose and _unsigned(data, pose[_TYPE]) != 0:
                 return _UPRIGHT
-            yaw, pitch, roll = (_real(data, pose[at]) if at in pose else 0.0 for at in (_YAW, _PITCH, _ROLL))
+            yaw, pitch, roll = (_float(data, pose[field]) if field in pose else 0.0 for field in (_YAW, _PITCH, _ROLL))
             if pitch or abs(yaw) not in (0, 180):
                 return _UPRIGHT
             mirrored = abs(yaw) == 180
-            # as FFmpeg reads it: roll turns counter-clockwise, and a half turn of the yaw shows the picture from behind
+            # as in FFmpeg: roll is counter-clockwise, and a yaw of 180 degrees shows the picture from behind
             angle = math.radians(roll * (1 if mirrored else -1))
             cos, sin = math.cos(angle), math.sin(angle)
             return _orientation((-cos, sin, sin, cos) if mirrored else (cos, sin, -sin, cos))
@@ -160,8 +159,8 @@ def _projection(data: memoryview, video: tuple[int, int]) -> Orientation:
 
 
 def _elements(data: memoryview, start: int, stop: int) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield (id, (start, stop) of the payload) of each EBML element (RFC 8794); ends where one makes no sense."""
-    for _ in range(_MOST):
+    """Yield ID and payload (start, stop) of each EBML element (RFC 8794), up to the first invalid one."""
+    for _ in range(_MAX_CHILDREN):
         if start >= stop:
             return
         identity, start = _vint(data, start, stop, keep_marker=True)
@@ -174,7 +173,7 @@ def _elements(data: memoryview, start: int, stop: int) -> Iterator[tuple[int, tu
 
 
 def _vint(data: memoryview, at: int, stop: int, keep_marker: bool) -> tuple[int, int]:
-    """A variable-size integer and where it ends: -1 for an unknown size, -2 where there is none."""
+    """Return a variable-size integer and its end; the value is -1 for an unknown size, -2 if it is invalid."""
     if at >= stop or not data[at]:
         return -2, stop
     length = 9 - data[at].bit_length()
@@ -188,11 +187,12 @@ def _vint(data: memoryview, at: int, stop: int, keep_marker: bool) -> tuple[int,
     return value, at + length
 
 
-def _unsigned(data: memoryview, span: tuple[int, int]) -> int:
-    return int.from_bytes(data[span[0] : min(span[1], span[0] + 8)], "big")
+def _unsigned(data: memoryview, payload: tuple[int, int]) -> int:
+    start, stop = payload
+    return int.from_bytes(data[start : min(stop, start + 8)], "big")
 
 
-def _real(data: memoryview, span: tuple[int, int]) -> float:
-    raw = bytes(data[span[0] : span[1]])
+def _float(data: memoryview, payload: tuple[int, int]) -> float:
+    raw = bytes(data[slice(*payload)])
     number = float(struct.unpack(">f" if len(raw) == 4 else ">d", raw)[0]) if len(raw) in (4, 8) else 0.0
     return number if math.isfinite(number) else 0.0

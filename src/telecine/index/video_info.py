@@ -1,4 +1,4 @@
-"""The facts of a video without decoding it."""
+"""Size, rate, duration, format and colour of a video, without decoding it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from telecine.index.packet_index import PacketIndex, read_index
 from telecine.limits import Limits
 from telecine.source.source import Source
 
-__all__ = ["VideoInfo", "describe", "look"]
+__all__ = ["VideoInfo", "make_video_info", "read_video_info"]
 
 _PROGRESSIVE = (0, 1)
 """FFmpeg's AV_FIELD_UNKNOWN and AV_FIELD_PROGRESSIVE."""
@@ -25,22 +25,22 @@ _PROGRESSIVE = (0, 1)
 
 @dataclass(frozen=True)
 class VideoInfo:
-    """Facts about a video, all from its packets and headers; nothing was decoded to get them."""
+    """Properties of a video, from its packets and headers, without decoding."""
 
     width: int
     """Display width, pixels, after rotation."""
     height: int
     """Display height, pixels, after rotation."""
     rotation: int
-    """Degrees clockwise that the stored picture is turned by to be displayed: 0, 90, 180 or 270."""
+    """Clockwise rotation of the stored picture for display, degrees: 0, 90, 180 or 270."""
     mirrored: bool
-    """Whether it is mirrored left to right after that."""
+    """True if the picture is mirrored left to right after the rotation."""
     codec: str
     """FFmpeg's name of the codec: "h264"."""
     pixel_format: str
-    """FFmpeg's name of the stored pixel format: "yuv420p"; "unknown" where the header does not tell."""
+    """FFmpeg's name of the stored pixel format: "yuv420p"; "unknown" if the header does not tell."""
     bit_depth: int
-    """Bits per component; 0 where unknown."""
+    """Bits per component; 0 if unknown."""
     color_space: str
     """YUV matrix as tagged, in FFmpeg's names: "bt709"; "unknown" is decoded as BT.601."""
     color_range: str
@@ -50,43 +50,43 @@ class VideoInfo:
     color_trc: int
     """Transfer characteristics, a code point of H.273; 2 is unspecified. Not converted: HDR is not tone-mapped."""
     interlaced: bool
-    """Whether the header says that pictures hold two fields. They are returned woven, not deinterlaced."""
+    """True if the header says that pictures consist of two fields. They are not deinterlaced."""
     sample_aspect_ratio: Fraction
-    """Width of a pixel over its height. Frames are returned in stored pixels, not stretched."""
+    """Width of a pixel over its height. Frames are returned in stored pixels, not resampled to square ones."""
     num_frames: int
-    """Presentable frames."""
+    """Number of presentable frames."""
     average_fps: float
-    """Measured rate, (n-1) / (t_last - t_first) per second; 0.0 where unknown."""
+    """Measured rate, (n-1) / (t_last - t_first) per second; 0.0 if unknown."""
     duration: float
-    """Seconds from the first frame until the last one stops being shown."""
+    """Seconds from the first frame to the end of the last one."""
     start_time: float
-    """Time of the first presentable frame in the container's own clock, seconds. Timestamps start from it."""
+    """Time of the first presentable frame on the container's clock, seconds. Timestamps count from it."""
     variable_frame_rate: bool
-    """Whether frames are unevenly spaced."""
+    """True if frames are unevenly spaced."""
     stream_index: int
-    """Number of the video stream in the container."""
+    """Index of the video stream in the container."""
     container: str
     """FFmpeg's name of the container format: "mov,mp4,m4a,3gp,3g2,mj2"."""
 
 
-def look(source: Source, limits: Limits, deadline: Deadline) -> VideoInfo:
-    """Say what an open source is; as :func:`telecine.probe`."""
+def read_video_info(source: Source, limits: Limits, deadline: Deadline) -> VideoInfo:
+    """Read the packets of an open source and return the properties of its video; see :func:`telecine.probe`."""
     with Demuxer(source, deadline, limits.max_pixels) as demuxer:
-        return describe(source, demuxer, read_index(demuxer, limits, deadline), limits)
+        return make_video_info(source, demuxer, read_index(demuxer, limits, deadline), limits)
 
 
-def describe(source: Source, demuxer: Demuxer, index: PacketIndex, limits: Limits) -> VideoInfo:
-    """Put the facts together.
+def make_video_info(source: Source, demuxer: Demuxer, index: PacketIndex, limits: Limits) -> VideoInfo:
+    """Return the properties of an indexed video.
 
     Raises:
-        NoVideoError: the size of its pictures is not known.
+        NoVideoError: the picture size is unknown.
         LimitError: a picture has more pixels than allowed.
     """
     context: Any = demuxer.stream.codec_context
     turns, mirrored = _orientation(source, demuxer)
     size = (context.width, context.height)
     if not all(size):
-        raise NoVideoError(f"{source.name}: its video stream ({index.codec}) tells no picture size: damaged or cut off")
+        raise NoVideoError(f"{source.name}: its video stream ({index.codec}) has no picture size: damaged or cut off")
     if size[0] * size[1] > limits.max_pixels:
         raise LimitError(f"{source.name}: {size[0]}x{size[1]} pixels; limits.max_pixels is {limits.max_pixels}")
     width, height = size if turns % 2 == 0 else size[::-1]
@@ -117,9 +117,9 @@ def describe(source: Source, demuxer: Demuxer, index: PacketIndex, limits: Limit
 
 
 def _picture_format(context: Any, index: PacketIndex) -> PictureFormat:
-    """As FFmpeg found it; what it did not look for, from the packets' headers."""
-    layout, own = context.format, index.picture
-    seen = PictureFormat(
+    """Return the format that FFmpeg found, or the one in the packets' headers if FFmpeg did not look for it."""
+    layout, from_packets = context.format, index.picture
+    from_ffmpeg = PictureFormat(
         layout.name if layout else "unknown",
         max((component.bits for component in layout.components), default=0) if layout else 0,
         context.colorspace,
@@ -127,13 +127,12 @@ def _picture_format(context: Any, index: PacketIndex) -> PictureFormat:
         context.color_primaries,
         context.color_trc,
     )
-    if layout is not None or own is None:
-        return seen
+    if layout is not None or from_packets is None:
+        return from_ffmpeg
     unspecified = dict.fromkeys(("color_space", "color_primaries", "color_trc"), UNSPECIFIED)
     unspecified["color_range"] = UNSPECIFIED_RANGE
-    return own._replace(
-        **{name: getattr(seen, name) for name, none in unspecified.items() if getattr(seen, name) != none}
-    )
+    specified = {name: getattr(from_ffmpeg, name) for name in unspecified}
+    return from_packets._replace(**{name: value for name, value in specified.items() if value != unspecified[name]})
 
 
 def _orientation(source: Source, demuxer: Demuxer) -> Orientation:
@@ -141,6 +140,6 @@ def _orientation(source: Source, demuxer: Demuxer) -> Orientation:
     if container.startswith("mov"):
         return iso_orientation(source.data, demuxer.stream.id)
     if container.startswith("matroska"):
-        # FFmpeg leaves the stream id of Matroska unset where it equals the number, counted from 1
+        # FFmpeg leaves the stream ID unset if it equals the stream index plus 1
         return matroska_orientation(source.data, demuxer.stream.id or demuxer.stream.index + 1)
     return (0, False)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from telecine.deadline import Deadline
 from telecine.errors import DecodeError
 from telecine.frames import Frames
-from telecine.index.video_info import look
+from telecine.index.video_info import read_video_info
 from telecine.limits import Limits
 from telecine.pool import Pool
 from telecine.source.source import open_source
@@ -65,7 +65,7 @@ class TelecineVideoDecoder:
         self._device = device
         limits, deadline = Limits(), Deadline()
         with open_source(source, limits, deadline) as opened:
-            self._info = look(opened, limits, deadline)
+            self._info = read_video_info(opened, limits, deadline)
 
     def __len__(self) -> int:
         return self._info.num_frames

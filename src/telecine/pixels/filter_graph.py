@@ -1,4 +1,4 @@
-"""Runs the rule of :mod:`telecine.pixels.geometry` on decoded pictures, with FFmpeg's filters."""
+"""FFmpeg filter graph that converts decoded pictures by the rule of :mod:`telecine.pixels.geometry`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 __all__ = ["Converter"]
 
 _PLANES = (1, 2, 0)
-"""Channel of RGB that each plane of FFmpeg's gbrp is."""
+"""Channel of RGB in each plane of FFmpeg's gbrp."""
 
 
 class Converter:
-    """Writes pictures into rows of the output. Not thread-safe: one per decode.
+    """Converts pictures into rows of the output array. Not thread-safe: one per decode.
 
     Args:
-        geometry: of the request.
-        planar: whether the rows are views of three planes; resized pictures are then never packed.
-        threads: that FFmpeg may use to convert one picture.
+        geometry: geometry of the request.
+        threads: threads that FFmpeg uses to convert one picture.
+        planar: True if the rows are views of three planes; resized pictures are then copied plane by plane.
     """
 
     def __init__(self, geometry: Geometry, threads: int = 1, planar: bool = False) -> None:
@@ -35,7 +35,7 @@ class Converter:
         self._graph: Any = None
         self._configured_for: tuple[Any, ...] = ()
         self.sizes: set[tuple[int, int]] = set()
-        """(height, width) of the pictures seen."""
+        """(height, width) of the pictures converted so far."""
 
     def __call__(self, picture: VideoFrame, row: npt.NDArray[np.uint8]) -> None:
         """Convert ``picture`` into ``row``, ``uint8 [H, W, 3]``.
@@ -43,11 +43,11 @@ class Converter:
         Raises:
             av.error.FFmpegError: FFmpeg cannot convert this pixel format.
         """
-        # a filter graph is built for one kind of picture; a stream may change its kind at any key frame
-        kind = (picture.format.name, picture.width, picture.height, picture.colorspace, picture.color_range)
-        if kind != self._configured_for:
+        # a filter graph accepts one picture format; a stream may change it at any key frame
+        picture_format = (picture.format.name, picture.width, picture.height, picture.colorspace, picture.color_range)
+        if picture_format != self._configured_for:
             self._graph = self._build(picture)
-            self._configured_for = kind
+            self._configured_for = picture_format
             self.sizes.add((picture.height, picture.width))
         self._graph.push(picture)
         converted = self._graph.pull()
@@ -63,7 +63,7 @@ class Converter:
 
         graph = Graph()
         graph.threads = self._threads
-        # the time base has no effect here, but a buffer source will not do without one
+        # the time base has no effect, but a buffer source requires one
         nodes = [
             graph.add_buffer(
                 width=picture.width, height=picture.height, format=picture.format, time_base=Fraction(1, 1000)

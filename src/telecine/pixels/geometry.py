@@ -1,15 +1,16 @@
-"""From decoded pictures to RGB at the final size: one rule, written once, the same on every backend.
+"""Conversion of decoded pictures to RGB at the final size: one rule for every backend.
 
-The rule is FFmpeg's own filter chain, so that its command line can judge every frame::
+The rule is FFmpeg's own filter chain, so that the ffmpeg command line can verify every frame::
 
-    [transpose | hflip | vflip as the display matrix asks],scale=W:H:flags=bilinear,format=gbrp,format=rgb24
+    [transpose | hflip | vflip by the display matrix],scale=W:H:flags=bilinear,format=gbrp,format=rgb24
 
-``gbrp`` is RGB in three planes. On the way to it every pixel gets chroma of its own, where straight to ``rgb24`` FFmpeg
-makes chroma for pairs of pixels; and it takes half the time. Where no other size is asked for, it is
-``scale=W:H:flags=bicubic,format=rgb24``, which is what the command line inserts for ``-pix_fmt rgb24`` and for pictures
-whose size changes in mid-stream. Matrix and range come from the tags of each
-picture, untagged means BT.601 limited, and more than 8 bits are rounded to 8.
-``bilinear`` widens its filter when it makes a picture smaller, so that every source pixel counts: no aliasing.
+``gbrp`` is RGB in three planes. On the way to it FFmpeg interpolates chroma for every pixel; directly to ``rgb24`` it
+does so for pairs of pixels, and takes twice as long. ``bilinear`` widens its filter when it makes a picture smaller, so
+that every source pixel counts and there is no aliasing.
+
+If no other size is requested, the chain ends in ``scale=W:H:flags=bicubic,format=rgb24``. The command line inserts this
+for ``-pix_fmt rgb24``, and for pictures whose size changes in mid-stream. Matrix and range come from the tags of each
+picture; untagged means BT.601 limited. More than 8 bits are rounded to 8.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from telecine.validation import format_value, to_int
 
 __all__ = ["Fit", "Geometry", "Size", "fit_size"]
 
-_MOST_PIXELS = 1 << 62
-"""That a :class:`Fit` may ask for: far above any limit, and floats can be made of it."""
+_MAX_FIT_PIXELS = 1 << 62
+"""Largest value in a :class:`Fit`: far above any limit, and exact arithmetic with floats is possible."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A size found from the picture's own: as large as allowed, in its aspect ratio as nearly as the multiple lets.
+    """A size computed from the video's own: within a pixel budget, and as near to its aspect ratio as multiples allow.
 
     Args:
-        max_pixels: width times height at most; larger pictures are made smaller, none is enlarged for it.
+        max_pixels: maximum of width times height; larger pictures are reduced, none is enlarged up to it.
         multiple_of: both sides are multiples of this, for instance of a model's patch size.
-        min_pixels: width times height at least; smaller pictures are enlarged, as far as ``max_pixels`` lets.
+        min_pixels: minimum of width times height; smaller pictures are enlarged, within ``max_pixels``.
     """
 
     max_pixels: int
@@ -45,7 +46,7 @@ class Fit:
         for name in ("max_pixels", "multiple_of", "min_pixels"):
             given = getattr(self, name)
             number = to_int(given)
-            if number is None or not 0 <= number <= _MOST_PIXELS:
+            if number is None or not 0 <= number <= _MAX_FIT_PIXELS:
                 raise OptionsError(f"size: {name} is {format_value(given)}; it must be a whole number from 0 to 2**62")
             object.__setattr__(self, name, number)
         if self.multiple_of < 1 or self.max_pixels < self.multiple_of**2 or self.min_pixels > self.max_pixels:
@@ -55,7 +56,7 @@ class Fit:
             )
 
     def __call__(self, height: int, width: int) -> tuple[int, int]:
-        """The (height, width) for a picture of ``height`` x ``width`` pixels."""
+        """Return the (height, width) for a picture of ``height`` x ``width`` pixels."""
         unit = self.multiple_of
         tall, wide = max(unit, round(height / unit) * unit), max(unit, round(width / unit) * unit)
         if tall * wide < self.min_pixels:
@@ -63,8 +64,8 @@ class Fit:
             tall, wide = math.ceil(height * grow / unit) * unit, math.ceil(width * grow / unit) * unit
         if tall * wide > self.max_pixels:
             shrink = math.sqrt(height * width / self.max_pixels)
-            tall, wide = _whole(height / shrink, unit), _whole(width / shrink, unit)
-            # a very long and thin picture: the short side cannot go below one unit, so the long one gives way
+            tall, wide = _floor_to_unit(height / shrink, unit), _floor_to_unit(width / shrink, unit)
+            # a very thin picture: its short side is one unit already, so its long side is reduced
             if tall < wide:
                 wide = min(wide, self.max_pixels // tall // unit * unit)
             else:
@@ -72,7 +73,7 @@ class Fit:
         return tall, wide
 
 
-def _whole(side: float, unit: int) -> int:
+def _floor_to_unit(side: float, unit: int) -> int:
     return max(unit, math.floor(side / unit) * unit)
 
 
@@ -81,7 +82,7 @@ Size: TypeAlias = "tuple[int, int] | int | Fit | None"
 
 
 def fit_size(size: Size, height: int, width: int) -> tuple[int, int]:
-    """The (height, width) that ``size`` means for a video of ``height`` x ``width`` display pixels.
+    """Return the (height, width) that ``size`` means for a video of ``height`` x ``width`` display pixels.
 
     Raises:
         OptionsError: ``size`` is not one of the forms above.
@@ -96,7 +97,7 @@ def fit_size(size: Size, height: int, width: int) -> tuple[int, int]:
             return sides[0], sides[1]
     elif (given := to_int(size) or 0) > 0:
         short = min(height, width)
-        # in whole numbers: a size from outside may be too large for a float
+        # integers: a size from outside may be too large for a float
         return (2 * height * given + short) // (2 * short), (2 * width * given + short) // (2 * short)
     raise OptionsError(
         f"size is {format_value(size)}; it must be (height, width), the length of the short side, or a telecine.Fit"
@@ -105,38 +106,39 @@ def fit_size(size: Size, height: int, width: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Geometry:
-    """How stored pictures become returned frames."""
+    """Rotation, mirroring and resize from stored pictures to returned frames."""
 
     stored_height: int
-    """Of the first picture as decoded: cropped, not rotated."""
+    """Height of the first decoded picture, pixels: cropped, not rotated."""
     stored_width: int
+    """Width of the first decoded picture, pixels."""
     quarter_turns: int
-    """Clockwise, 0 to 3."""
+    """Clockwise rotation, 0 to 3."""
     mirrored: bool
-    """Left to right, after turning."""
+    """True if pictures are mirrored left to right after the rotation."""
     height: int
-    """Of the returned frames, pixels."""
+    """Height of the returned frames, pixels."""
     width: int
-    """Of the returned frames, pixels."""
+    """Width of the returned frames, pixels."""
 
     @property
     def display_size(self) -> tuple[int, int]:
-        """(height, width) after turning, before any resize."""
+        """(height, width) after rotation, before any resize."""
         size = self.stored_height, self.stored_width
         return size if self.quarter_turns % 2 == 0 else size[::-1]
 
     @property
     def resizes(self) -> bool:
-        """Whether another size than the video's own was asked for."""
+        """True if the requested size is not the video's own."""
         return self.display_size != (self.height, self.width)
 
     def filters(self, planar: bool = False) -> list[tuple[str, str]]:
-        """The FFmpeg filters, (name, arguments), that bring a picture into place.
+        """Return the FFmpeg filters that convert a picture, as (name, arguments).
+
+        They also convert a picture of another size than the first one, as there is after a size change in mid-stream.
 
         Args:
-            planar: leave resized pictures in three planes: green, blue, red.
-
-        They hold for a picture of another size than the first one's too, as there is after a size change in mid-stream.
+            planar: True if resized pictures stay in three planes: green, blue, red.
         """
         scale = f"{self.width}:{self.height}:flags={'bilinear' if self.resizes else 'bicubic'}"
         formats = [("format", "pix_fmts=gbrp")] if self.resizes else []
@@ -155,4 +157,4 @@ _ORIENTATIONS: dict[tuple[int, bool], list[tuple[str, str]]] = {
     (2, True): [("vflip", "")],
     (3, True): [("transpose", "clock_flip")],
 }
-"""What FFmpeg's command line does for each orientation (its ``autorotate``)."""
+"""Filters that the ffmpeg command line inserts for each orientation (``-autorotate``)."""
