@@ -1,4 +1,4 @@
-"""A contact sheet beside every video of a folder; what cannot be read is named, and the rest goes on.
+"""Write a contact sheet beside every video of a folder; print an error for each that cannot be read.
 
 python examples/contact_sheets.py FOLDER
 """

@@ -1,4 +1,4 @@
-"""Eight frames of a video as a NumPy array, and what each of them is.
+"""Load eight frames of a video as a NumPy array, and print the index and the time of each.
 
 python examples/frames_to_numpy.py VIDEO
 """

@@ -1,4 +1,4 @@
-"""What a model of transformers is given: tokens and pixels, with the true time of every frame.
+"""Print the shapes of the inputs of a transformers model: tokens and pixels, with the true time of every frame.
 
 python examples/transformers_inputs.py VIDEO "What happens here?" Qwen/Qwen3-VL-2B-Instruct
 """
@@ -6,23 +6,21 @@ python examples/transformers_inputs.py VIDEO "What happens here?" Qwen/Qwen3-VL-
 import sys
 
 from transformers import AutoProcessor
-from transformers.video_utils import VideoMetadata
 
 import telecine
 
 
 def main(video: str, question: str, model: str) -> None:
     frames = telecine.load(video, policy="qwen3_vl")  # the frames that this model was trained to see
-    facts = frames.metadata()
-    do_sample_frames = facts.pop("do_sample_frames")  # False: they are sampled already
+    pixels, metadata = frames.for_processor()
     processor = AutoProcessor.from_pretrained(model)
     content = [{"type": "video"}, {"type": "text", "text": question}]
     text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
     inputs = processor(
         text=[text],
-        videos=[frames.numpy()],
-        video_metadata=[VideoMetadata(**facts)],
-        do_sample_frames=do_sample_frames,
+        videos=[pixels],
+        video_metadata=[metadata],
+        do_sample_frames=False,  # the frames are sampled already
         return_tensors="pt",
     )
     for name, value in inputs.items():

@@ -1,13 +1,15 @@
-"""Every example does what it says."""
+"""The examples of the repository and of the README run and print what they promise."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 from PIL import Image
 
@@ -48,7 +50,7 @@ class AutoProcessor:
 sys.modules["transformers.video_utils"] = types.ModuleType("transformers.video_utils")
 sys.modules["transformers.video_utils"].VideoMetadata = VideoMetadata
 """
-"""In place of transformers, which needs torch and a model: takes what it takes, and says what it got."""
+"""A stand-in for transformers, which needs torch and a model: it prints what it is given."""
 
 
 def run(name, *arguments, code=0, path=None):
@@ -60,7 +62,7 @@ def run(name, *arguments, code=0, path=None):
     return done
 
 
-def test_every_example_is_run_here_and_short():
+def test_every_example_is_tested_here_and_has_less_than_40_lines():
     names = {path.name for path in EXAMPLES.glob("*.py")}
     assert names == {"frames_to_numpy.py", "contact_sheets.py", "transformers_inputs.py"}
     for name in names:
@@ -68,7 +70,7 @@ def test_every_example_is_run_here_and_short():
 
 
 @pytest.mark.parametrize("clip", ["base.mp4", "vfr.mp4"], indirect=True)
-def test_frames_to_numpy(clip):
+def test_frames_to_numpy_prints_the_frames_that_load_gives(clip):
     first, *rest = run("frames_to_numpy.py", clip.path()).stdout.splitlines()
     expected = telecine.load(clip.path(), num_frames=8, size=224)
     assert first == f"uint8 {list(expected.data.shape)}, mean {expected.data.mean():.1f}"
@@ -77,13 +79,13 @@ def test_frames_to_numpy(clip):
 
 @pytest.mark.parametrize("arguments", [[], ["one.mp4", "two.mp4"]])
 @pytest.mark.parametrize("name", ["frames_to_numpy.py", "contact_sheets.py", "transformers_inputs.py"])
-def test_an_example_without_its_arguments_says_what_it_takes(tmp_path, name, arguments):
+def test_an_example_with_wrong_arguments_prints_its_usage(tmp_path, name, arguments):
     (tmp_path / "transformers.py").write_text(STAND_IN)
     done = run(name, *arguments, code=1, path=tmp_path)
     assert done.stderr.startswith(f"usage: python examples/{name} ") and done.stderr.count("\n") == 1
 
 
-def test_contact_sheets(tmp_path):
+def test_contact_sheets_writes_a_sheet_for_each_video_and_names_those_it_cannot_read(tmp_path):
     for name in ("base.mp4", "rotated90.mp4", "audio.mp4"):
         (tmp_path / name).symlink_to(CLIPS[name].path())
     (tmp_path / "notes.txt").write_text("no video")
@@ -97,7 +99,7 @@ def test_contact_sheets(tmp_path):
             assert picture.width == 1280
 
 
-def test_transformers_inputs(tmp_path):
+def test_transformers_inputs_gives_the_processor_frames_and_metadata(tmp_path):
     (tmp_path / "transformers.py").write_text(STAND_IN)
     video = CLIPS["base.mp4"].path()
     first, *shapes = run("transformers_inputs.py", video, "What?", "some/model", path=tmp_path).stdout.splitlines()
@@ -106,3 +108,16 @@ def test_transformers_inputs(tmp_path):
     assert facts.pop("do_sample_frames") is False
     assert json.loads(first) == [["What?"], "uint8", list(frames.data.shape), facts, False, "pt"]
     assert shapes == [f"pixel_values_videos {list(frames.data.shape)}"]
+
+
+def test_the_code_of_the_readme_runs(tmp_path, monkeypatch):
+    """All Python code of its section "Use", but for the line that needs a GPU."""
+    text = (EXAMPLES.parent / "README.md").read_text()
+    section = text.split("## Use\n")[1].split("\n## ")[0]
+    blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if "cuda" not in line]
+    assert len(blocks) == 4 and len(lines) > 20
+    (tmp_path / "clip.mp4").symlink_to(CLIPS["base.mp4"].path())
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(lines), {"telecine": telecine, "numpy": numpy})
+    assert {path.name for path in tmp_path.iterdir()} == {"clip.mp4", "frame.png", "sheet.jpg"}

@@ -1,8 +1,13 @@
-"""telecine turns encoded video into the frames that vision-language models want.
+"""Decode the frames of a video that a vision-language model needs, each with its true index and time.
 
-:func:`load` decodes the wanted frames of a video and labels each with its true index and time; :func:`probe` says what
-a video is; :func:`list_backends` says what works on this machine. Importing this package brings in neither torch nor
-CUDA nor a decoder library, and starts no thread.
+- :func:`load` decodes chosen frames of a video: by count, rate, index, time, or a model's own sampling rule.
+- :func:`probe` reads the facts of a video without decoding it.
+- :func:`open` indexes a video once and answers many requests; long videos come in chunks of bounded memory.
+- :class:`Pool` decodes many videos at once, within the cores and the memory of the machine.
+- :func:`list_backends` lists the decoders that work on this machine.
+
+Importing the package loads neither torch nor CUDA nor a decoder library, and starts no thread. All errors are
+subclasses of :class:`TelecineError`.
 """
 
 from telecine.api import load, open, probe

@@ -1,4 +1,4 @@
-"""``python -m telecine``: the command line."""
+"""Run the command line: ``python -m telecine``."""
 
 import sys
 
