@@ -277,7 +277,22 @@ def test_warm_up_creates_idle_sessions(double: Double) -> None:
         backend.stats(9)
 
 
-# on a GPU
+def test_chunks_reuse_the_decoder_session_and_read_each_packet_once(double: Double) -> None:
+    pictures = [picture for start in range(0, 60, 10) for picture in gop(start, 10)]
+    request = _request(pictures, range(60))
+    sessions = double.nvdec.stats(0)["sessions_made"]
+    chunks = list(NvdecBackend().decode_chunks(request, 8))
+    assert [len(chunk.kept) for chunk in chunks] == [8, 2] * 6
+    assert all(chunk.kept.all() for chunk in chunks)
+    check_frames(np.concatenate([chunk.data for chunk in chunks]), range(60), Shape())
+    packets: Any = request.index.packets
+    assert packets.read == list(range(60)) and sum(chunk.packets_fed or 0 for chunk in chunks) == 60
+    assert double.nvdec.stats(0)["sessions_made"] <= sessions + 1
+    on_gpu = list(NvdecBackend().decode_chunks(_request(pictures, range(12), device="cuda"), 8))
+    check_frames(np.concatenate([chunk.data.to_host() for chunk in on_gpu]), range(12), Shape())
+
+
+# tests on a GPU
 
 _CODECS = {"h264", "hevc", "vp8", "vp9"}
 _GPU_CLIPS = [clip for clip in CLIPS.values() if clip.codec in _CODECS and not clip.tags & {"part", "novideo"}]
@@ -325,18 +340,3 @@ def test_decoder_sessions_are_reused_by_later_requests(gpu: None) -> None:
 def _sessions() -> tuple[int, int]:
     counters = backend.stats()
     return counters["sessions_made"], counters["sessions_reused"]
-
-
-def test_chunks_reuse_the_decoder_session_and_read_each_packet_once(double: Double) -> None:
-    pictures = [picture for start in range(0, 60, 10) for picture in gop(start, 10)]
-    request = _request(pictures, range(60))
-    sessions = double.nvdec.stats(0)["sessions_made"]
-    chunks = list(NvdecBackend().decode_chunks(request, 8))
-    assert [len(chunk.kept) for chunk in chunks] == [8, 2] * 6
-    assert all(chunk.kept.all() for chunk in chunks)
-    check_frames(np.concatenate([chunk.data for chunk in chunks]), range(60), Shape())
-    packets: Any = request.index.packets
-    assert packets.read == list(range(60)) and sum(chunk.packets_fed or 0 for chunk in chunks) == 60
-    assert double.nvdec.stats(0)["sessions_made"] <= sessions + 1
-    on_gpu = list(NvdecBackend().decode_chunks(_request(pictures, range(12), device="cuda"), 8))
-    check_frames(np.concatenate([chunk.data.to_host() for chunk in on_gpu]), range(12), Shape())
