@@ -682,13 +682,13 @@ def test_base64_is_decoded_however_it_is_written(
         text = text[:position] + blank + text[position:]
     for character in escaped:
         text = text.replace(character, urllib.parse.quote(character, safe="").lower())
-    with mock.patch.object(urls, "_PIECE", piece):
+    with mock.patch.object(urls, "_CHUNK_CHARACTERS", piece):
         assert opened("data:video/mp4;base64," + text).data == content
 
 
 @given(content=st.binary(min_size=1, max_size=60).map(lambda content: b"\x00" + content), piece=st.integers(4, 20))
 def test_what_is_not_base64_is_percent_decoded(content: bytes, piece: int) -> None:
-    with mock.patch.object(urls, "_PIECE", piece):
+    with mock.patch.object(urls, "_CHUNK_CHARACTERS", piece):
         assert opened("data:application/octet-stream," + urllib.parse.quote(content)).data == content
 
 
@@ -698,7 +698,7 @@ def test_what_is_not_base64_is_percent_decoded(content: bytes, piece: int) -> No
 )
 def test_bad_base64_is_an_error(text: str) -> None:
     for piece in (4, 6, 1 << 20):
-        with mock.patch.object(urls, "_PIECE", piece), pytest.raises(SourceError, match="base64") as caught:
+        with mock.patch.object(urls, "_CHUNK_CHARACTERS", piece), pytest.raises(SourceError, match="base64") as caught:
             opened("data:video/mp4;base64," + text)
         assert text not in str(caught.value)
 
@@ -718,7 +718,7 @@ def test_a_large_data_url_is_refused_by_its_length_before_it_is_decoded(monkeypa
     def decode(*args: object) -> None:
         raise AssertionError("decoded before the limit was checked")
 
-    monkeypatch.setattr(urls, "_unescaped", decode)
+    monkeypatch.setattr(urls, "_unquote", decode)
     limits = Limits(max_fetch_bytes=1000)
     for url in (data_url(bytes(1001 + 2)), "data:," + "a" * 1001, "data:," + "%00" * 1001):
         with pytest.raises(LimitError, match=r"1000 bytes of limits\.max_fetch_bytes"):

@@ -16,7 +16,7 @@ from typing import Any
 from telecine.errors import OptionsError
 from telecine.frames import Frames
 from telecine.pool import Pool
-from telecine.source.urls import shown_source
+from telecine.source.urls import format_source
 
 __all__ = ["Measured", "add_bench_arguments", "bench", "measure"]
 
@@ -73,7 +73,7 @@ def bench(arguments: argparse.Namespace) -> Iterable[str]:
         with Pool(threads=arguments.threads, queue=concurrency, cache=0) as pool:
             results.append(measure(pool, arguments.files, concurrency, arguments.seconds, options))
     if arguments.json:
-        names = [shown_source(file) for file in arguments.files]
+        names = [format_source(file) for file in arguments.files]
         document = {"files": names, "options": options, "results": [asdict(result) for result in results]}
         return [json.dumps(document, indent=2)]
     return _table(results)

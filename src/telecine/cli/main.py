@@ -32,7 +32,7 @@ from telecine.index.video_info import VideoInfo
 from telecine.request import LoadOptions
 from telecine.sampling.policies import POLICIES
 from telecine.sampling.select import KEY_FRAMES
-from telecine.source.urls import printable, shown_source
+from telecine.source.urls import format_source, printable
 
 __all__ = ["main"]
 
@@ -211,7 +211,7 @@ def _source(file: str) -> tuple[Any, str]:
         return sys.stdin.buffer, "standard input"
     if file.startswith("data:"):
         return file, "data: URL"
-    return file, shown_source(file)
+    return file, format_source(file)
 
 
 def _probe(arguments: argparse.Namespace) -> Iterable[str]:

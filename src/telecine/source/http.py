@@ -1,15 +1,13 @@
-"""Fetching a video from an ``http(s)`` URL that a stranger may have written.
+"""Fetch a video from an untrusted ``http(s)`` URL.
 
-What is refused, and where:
+* The host name is resolved once for each request, by the connection itself (:class:`_PinnedBackend`). All its addresses
+  must be public, and the connection goes to one of them. The name is never looked up again, so that DNS rebinding has
+  no effect. TLS verifies the certificate against the host name.
+* Redirects are followed one by one, and each URL is checked like the first.
+* Bytes are counted as they arrive, and every wait on the network ends by the deadline, however slow the server is.
 
-* The host name is resolved once per hop, inside the connection itself (:class:`_PinnedBackend`). Every address it has
-  must be public, and the connection goes to one of those very addresses: a name that answers differently the second
-  time (DNS rebinding) is never asked a second time. TLS still verifies the certificate against the host name.
-* Redirects are followed by hand, so each hop passes through the same door as the first.
-* Bytes are counted as they arrive, and every wait on the network ends by the deadline, however slowly a server drips.
-
-Proxies named by the environment are not used: a proxy resolves the name itself, which would undo the check.
-httpx supplies URLs and TLS trust, httpcore (which httpx is built on) the protocol. Both are imported on use.
+Proxies of the environment are not used: a proxy resolves the name itself, which would bypass the check.
+httpx supplies URLs and TLS certificates, httpcore (which httpx is built on) the protocol. Both are imported on use.
 """
 
 from __future__ import annotations
@@ -36,53 +34,53 @@ if TYPE_CHECKING:
     import httpx
     from httpcore import NetworkBackend, NetworkStream, Response
 else:
-    # the classes below are duck-typed when they run, so that this module can be imported without httpcore
+    # base classes for type checkers only, so that this module can be imported without httpcore
     NetworkBackend = NetworkStream = object
 
 __all__ = ["fetch", "is_public"]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _POLL_SECONDS = 0.05
-"""How long one read may block before the deadline is looked at again: bounds the delay of a cancellation."""
+"""Longest wait of one read before the deadline is checked again: bounds the delay of a cancellation."""
 _OVERHEAD_BYTES = 1 << 20
-"""What a response may add to its body in status lines, headers and chunk sizes, besides doubling it."""
+"""Bytes that a response may have beyond twice the size of its body: status lines, headers, chunk sizes."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are the IPv4 address
-_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")  # RFC 4291: all that is assigned to the public IPv6 internet
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")  # RFC 4291: the public IPv6 internet
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the public internet.
+    """Return True if an IP address belongs to the public internet.
 
     False for private, shared (100.64.0.0/10), loopback, link-local, multicast, reserved and unspecified addresses. An
-    IPv6 address that carries an IPv4 one (mapped, 6to4, NAT64) is as public as what it carries.
+    IPv6 address that embeds an IPv4 address (mapped, 6to4, NAT64) is public if the IPv4 address is.
     """
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv4Address):
         return ip.is_global and not ip.is_multicast
-    inside = ip.ipv4_mapped or ip.sixtofour
+    embedded = ip.ipv4_mapped or ip.sixtofour
     if ip in _NAT64:
-        inside = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
-    if inside is not None:
-        return is_public(str(inside))
-    # Teredo also carries an IPv4 address, behind a tunnel nobody runs any more
+        embedded = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+    if embedded is not None:
+        return is_public(str(embedded))
+    # Teredo embeds an IPv4 address too, but is no longer in use
     return ip in _GLOBAL_UNICAST and ip.is_global and ip.teredo is None
 
 
 def resolve(host: str, port: int) -> list[str]:
-    """All IP addresses of a host, in the system's order of preference, without repeats."""
+    """Return all IP addresses of a host, in the system's order of preference, without repeats."""
     import socket
 
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-def _checked_addresses(host: str, port: int, limits: Limits) -> list[str]:
-    """The addresses of ``host``, all of which we may connect to."""
+def _resolve_public(host: str, port: int, limits: Limits) -> list[str]:
+    """Resolve a host, and refuse it unless connecting to each of its addresses is allowed."""
     try:
         addresses = [str(ipaddress.ip_address(host))]
     except ValueError:
-        # inet_aton also reads 2130706433, 0x7f.1 and 0177.0.0.1 as 127.0.0.1, and resolvers disagree about such
-        # spellings; no honest URL uses them
+        # inet_aton reads 2130706433, 0x7f.1 and 0177.0.0.1 as 127.0.0.1 too. Resolvers disagree about such spellings,
+        # and no honest URL uses them.
         if not re.fullmatch(r"[a-z0-9._-]+", host) or re.search(r"(^|\.)([0-9]+|0x[0-9a-f]*)\.?$", host):
             raise SourceError(f"{printable(host)} is neither a host name nor four decimal numbers") from None
         try:
@@ -91,7 +89,7 @@ def _checked_addresses(host: str, port: int, limits: Limits) -> list[str]:
             raise SourceError(
                 f"the host {printable(host)} cannot be resolved; check the spelling of the URL"
             ) from error
-    # one private address among public ones refuses the host: the next connection could be the one that gets it
+    # one private address among public ones refuses the host: the connection might go to it
     if not limits.allow_private_hosts and not all(map(is_public, addresses)):
         raise SourceError(
             f"the host {printable(host)} is not on the public internet; "
@@ -101,7 +99,7 @@ def _checked_addresses(host: str, port: int, limits: Limits) -> list[str]:
 
 
 class _Stream(NetworkStream):
-    """A connection on which no wait outlasts the deadline and no more bytes arrive than a response can need."""
+    """Connection whose waits end by the deadline, and which accepts no more bytes than a response can need."""
 
     def __init__(self, inner: NetworkStream, deadline: Deadline, allowance: int) -> None:
         self._inner = inner
@@ -115,19 +113,19 @@ class _Stream(NetworkStream):
         while True:
             left = _POLL_SECONDS if end is None else max(0.001, min(_POLL_SECONDS, end - time.monotonic()))
             try:
-                data = self._inner.read(max_bytes, _clip(left, self._deadline))
+                data = self._inner.read(max_bytes, _limit_wait(left, self._deadline))
                 break
             except ReadTimeout:
                 if end is not None and time.monotonic() >= end:
                     raise
-        # an endless series of "100 Continue" or of one-byte chunks never reaches the limit on the body
+        # an endless series of "100 Continue" or of one-byte chunks would never reach the limit on the body
         self._allowance -= len(data)
         if self._allowance < 0:
             raise SourceError("the server sends more than a response of the allowed size can need")
         return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._inner.write(buffer, _clip(timeout, self._deadline))
+        self._inner.write(buffer, _limit_wait(timeout, self._deadline))
 
     def close(self) -> None:
         self._inner.close()
@@ -138,10 +136,10 @@ class _Stream(NetworkStream):
         import ssl
 
         try:
-            secure = self._inner.start_tls(ssl_context, server_hostname, _clip(timeout, self._deadline))
+            secure = self._inner.start_tls(ssl_context, server_hostname, _limit_wait(timeout, self._deadline))
         except BaseException as error:
-            self._inner.close()  # httpcore does not know of the connection yet
-            # told here because httpcore drops the cause on the way out
+            self._inner.close()  # httpcore does not know the connection yet
+            # converted here, since httpcore drops the cause
             if isinstance(error.__cause__, ssl.SSLCertVerificationError):
                 raise SourceError(
                     f"the certificate of {printable(server_hostname or 'the host')} is not accepted: "
@@ -155,7 +153,7 @@ class _Stream(NetworkStream):
 
 
 class _PinnedBackend(NetworkBackend):
-    """Resolves a host, checks every address and connects to a checked one: there is no second look-up."""
+    """Network backend that resolves a host, checks every address and connects to one of them: one look-up only."""
 
     def __init__(self, inner: NetworkBackend, limits: Limits, deadline: Deadline, allowance: int) -> None:
         self._inner = inner
@@ -173,14 +171,16 @@ class _PinnedBackend(NetworkBackend):
     ) -> NetworkStream:
         from httpcore import ConnectError, ConnectTimeout
 
-        addresses = _checked_addresses(host, port, self._limits)
+        addresses = _resolve_public(host, port, self._limits)
         end = time.monotonic() + self._limits.connect_timeout
         failure: Exception = ConnectError("no address")
         for tried, address in enumerate(addresses):
-            # an even share of the time, so that one address that swallows packets cannot use up all of it
+            # an even share of the time: one address that does not answer must not use up all of it
             share = max(0.001, (end - time.monotonic()) / (len(addresses) - tried))
             try:
-                stream = self._inner.connect_tcp(address, port, _clip(share, self._deadline), None, socket_options)
+                stream = self._inner.connect_tcp(
+                    address, port, _limit_wait(share, self._deadline), None, socket_options
+                )
             except (ConnectError, ConnectTimeout) as error:
                 failure = error
             else:
@@ -196,24 +196,24 @@ class _PinnedBackend(NetworkBackend):
         time.sleep(seconds)
 
 
-def _clip(timeout: float | None, deadline: Deadline) -> float | None:
-    """``timeout`` shortened to what the deadline leaves."""
+def _limit_wait(timeout: float | None, deadline: Deadline) -> float | None:
+    """Return ``timeout``, or the time that the deadline leaves if that is shorter."""
     deadline.check("fetching the video")
     remaining = deadline.remaining()
     if remaining is None:
         return timeout
-    # a little over, so that the deadline has passed for certain when the wait ends
+    # a little more, so that the deadline has certainly passed when the wait ends
     return remaining + 0.002 if timeout is None else min(timeout, remaining + 0.002)
 
 
 @functools.cache
 def _tls_context() -> ssl.SSLContext:
-    """One for the process: loading the certificates takes tens of milliseconds."""
+    """Return the TLS context of the process: loading the certificates takes tens of milliseconds."""
     import httpx
 
     try:
         return httpx.create_ssl_context()
-    except OSError as error:  # of the ssl module, too
+    except OSError as error:  # includes ssl.SSLError
         named = " and ".join(name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name))
         raise BackendUnavailable(
             f"the certificates that https needs cannot be read ({error.strerror or type(error).__name__}); "
@@ -224,18 +224,17 @@ def _tls_context() -> ssl.SSLContext:
 def fetch(url: str, limits: Limits, deadline: Deadline) -> Generator[bytes, None, None]:
     """Yield the body behind an ``http(s)`` URL in chunks.
 
-    Thread-safe: each call has its own connections. Blocks; name resolution is the one step that the deadline cannot
-    interrupt.
+    Thread-safe: each call has its own connections. The deadline interrupts every step but the name resolution.
 
     Args:
-        url: where the video is. A user name and password in it are sent to that server only.
+        url: URL of the video. A user name and password in it are sent to that server only.
         limits: ``max_fetch_bytes`` (or ``max_bytes``, if less), ``allow_private_hosts``, ``max_redirects``,
             ``connect_timeout`` and ``read_timeout`` apply.
-        deadline: looked at between chunks and at least every quarter of a second while waiting.
+        deadline: checked between chunks, and at least every 0.05 s while waiting.
 
     Raises:
         BackendUnavailable: httpx is not installed, or the certificates named by the environment cannot be read.
-        SourceError: the URL, its host, a redirect or the answer is refused, or the transfer failed.
+        SourceError: the URL, its host, a redirect or the response is refused, or the transfer failed.
         LimitError: the body is larger than the limit.
         DeadlineError, Cancelled: from ``deadline``.
     """
@@ -252,7 +251,7 @@ def fetch(url: str, limits: Limits, deadline: Deadline) -> Generator[bytes, None
     authorization = _authorization(target)
     for _ in range(limits.max_redirects + 1):
         deadline.check("fetching the video")
-        with _explained(name, limits, deadline), _response(target, authorization, limits, deadline) as response:
+        with _convert_errors(name, limits, deadline), _response(target, authorization, limits, deadline) as response:
             if response.status not in _REDIRECTS:
                 yield from _body(response, name, limit, deadline)
                 return
@@ -269,7 +268,7 @@ def _parse(url: str, name: str) -> httpx.URL:
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, ValueError):
-        # without the cause: it quotes pieces of the URL, of a mistyped password for one
+        # without the cause: it quotes the URL, maybe with a password
         raise SourceError(f"{name}: not a valid URL") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise SourceError(f"{name}: not an http(s) URL with a host name")
@@ -281,7 +280,7 @@ def _origin(url: httpx.URL) -> tuple[str, bytes, int]:
 
 
 def _authorization(url: httpx.URL) -> bytes | None:
-    """The Basic credentials that a URL carries (RFC 7617), or None."""
+    """Return the Basic credentials in a URL (RFC 7617), or None."""
     if not url.userinfo:
         return None
     return b"Basic " + base64.b64encode(f"{url.username}:{url.password}".encode())
@@ -289,14 +288,14 @@ def _authorization(url: httpx.URL) -> bytes | None:
 
 @contextlib.contextmanager
 def _response(url: httpx.URL, authorization: bytes | None, limits: Limits, deadline: Deadline) -> Iterator[Response]:
-    """One request over one fresh connection, closed on exit without reading what is left."""
+    """Send one request over a new connection, which is closed on exit without reading the rest."""
     import httpcore
 
     headers = [
         (b"Host", url.netloc),
         (b"User-Agent", b"telecine"),
         (b"Accept", b"*/*"),
-        (b"Accept-Encoding", b"identity"),  # a compressed body could unpack to far more than was counted
+        (b"Accept-Encoding", b"identity"),  # a compressed body could unpack to far more bytes than counted
         (b"Connection", b"close"),
     ]
     if authorization is not None:
@@ -327,23 +326,23 @@ def _redirect_target(response: Response, url: httpx.URL, name: str) -> httpx.URL
     try:
         target = url.join(location.decode("utf-8", "replace"))
     except (httpx.InvalidURL, ValueError):
-        raise SourceError(f"{name}: redirected to something that is not a valid URL") from None
+        raise SourceError(f"{name}: redirected to an invalid URL") from None
     if target.scheme not in ("http", "https") or not target.host:
         raise SourceError(f"{name}: redirected to {printable(target.scheme)}:, allowed are http and https")
     if url.scheme == "https" and target.scheme == "http":
-        # whoever gave an https URL asked that nobody on the way can swap the video
-        raise SourceError(f"{name}: redirected from https to http, which would give up its protection")
+        # an https URL asks that nobody on the way can replace the video
+        raise SourceError(f"{name}: redirected from https to http, which would give up the protection of https")
     return target
 
 
 def _body(response: Response, name: str, limit: ByteLimit, deadline: Deadline) -> Iterator[bytes]:
     if response.status != 200:
-        # the standard words for the status, not the server's own
+        # the standard phrase, not the server's own
         words = next((f" {status.phrase}" for status in HTTPStatus if status == response.status), "")
         raise SourceError(f"{name}: the server answered HTTP {response.status}{words}")
     encoding = (_header(response, b"content-encoding") or b"identity").strip().lower()
     if encoding != b"identity":
-        raise SourceError(f"{name}: the server sent a compressed body (Content-Encoding), which was not asked for")
+        raise SourceError(f"{name}: the server sent a compressed body (Content-Encoding), which was not requested")
     announced = _header(response, b"content-length")
     if announced is not None and announced.isdigit():
         limit.check(name, int(announced))
@@ -360,8 +359,8 @@ def _header(response: Response, wanted: bytes) -> bytes | None:
 
 
 @contextlib.contextmanager
-def _explained(name: str, limits: Limits, deadline: Deadline) -> Iterator[None]:
-    """Turn what httpcore raises into our errors. None of its texts is passed on: they may quote the server."""
+def _convert_errors(name: str, limits: Limits, deadline: Deadline) -> Iterator[None]:
+    """Convert httpcore's exceptions. Their text is dropped: it may quote the server."""
     import httpcore
 
     try:
@@ -377,7 +376,7 @@ def _explained(name: str, limits: Limits, deadline: Deadline) -> Iterator[None]:
     except httpcore.ConnectError as error:
         raise SourceError(f"{name}: the connection to the host failed") from error
     except httpcore.ProtocolError as error:
-        raise SourceError(f"{name}: the answer broke off or is not valid HTTP; the video is incomplete") from error
+        raise SourceError(f"{name}: the response ended early or is not valid HTTP; the video is incomplete") from error
     except (
         httpcore.NetworkError,
         httpcore.UnsupportedProtocol,

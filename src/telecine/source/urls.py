@@ -1,4 +1,4 @@
-"""What URLs say without a network: their short names, what ``data:`` URLs hold, which path a ``file:`` URL names."""
+"""URLs without a network: short names for messages, content of ``data:`` URLs, paths of ``file:`` URLs."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from telecine.deadline import Deadline
 from telecine.errors import LimitError, OptionsError, SourceError
 from telecine.limits import Limits
 
-__all__ = ["ByteLimit", "decode_data_url", "path_of_file_url", "printable", "shown_source", "url_name"]
+__all__ = ["ByteLimit", "decode_data_url", "format_source", "path_of_file_url", "printable", "url_name"]
 
-_PIECE = 1 << 20
+_CHUNK_CHARACTERS = 1 << 20
 """Characters of a ``data:`` URL that are decoded at a time."""
-_MOST_TYPE = 1024
-"""Characters within which the type of a ``data:`` URL must end."""
+_MAX_TYPE_CHARACTERS = 1024
+"""Maximum length of ``data:`` and the type of a ``data:`` URL."""
 
 
 class ByteLimit(NamedTuple):
-    """How many bytes a source may have, and which field of :class:`~telecine.limits.Limits` says so."""
+    """Maximum size of a source in bytes, and the field of :class:`~telecine.limits.Limits` that sets it."""
 
     size: int
     field: str
 
     @classmethod
     def of(cls, limits: Limits, *, fetched: bool) -> ByteLimit:
-        """The limit for what is fetched from a URL or, with ``fetched=False``, for what the caller has at hand."""
+        """Return the limit for bytes fetched from a URL or, with ``fetched=False``, given by the caller."""
         if fetched and limits.max_fetch_bytes < limits.max_bytes:
             return cls(limits.max_fetch_bytes, "max_fetch_bytes")
         return cls(limits.max_bytes, "max_bytes")
 
     def check(self, name: str, size: int, *, at_least: bool = False) -> None:
-        """Raise :class:`LimitError` if ``size`` bytes are too many; ``at_least`` says that more may follow."""
+        """Raise :class:`LimitError` if ``size`` bytes are too many; with ``at_least`` more may follow."""
         if size > self.size:
             has = "more" if at_least else f"{size} bytes, more"
             raise LimitError(
@@ -43,40 +43,41 @@ class ByteLimit(NamedTuple):
             )
 
 
-def printable(text: str, most: int = 80) -> str:
-    """``text`` fit for one line of a message: no control characters, the middle left out beyond ``most`` characters."""
-    if len(text) > most:
-        text = f"{text[: most // 4]}…{text[1 - most + most // 4 :]}"
+def printable(text: str, max_length: int = 80) -> str:
+    """Return ``text`` for one line of a message: without control characters, shortened in the middle."""
+    if len(text) > max_length:
+        head = max_length // 4
+        text = f"{text[:head]}…{text[1 - max_length + head :]}"
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def shown_source(given: str) -> str:
-    """A path or URL as a program prints it: of a URL what holds no secret."""
+def format_source(given: str) -> str:
+    """Return a path or URL for printing, without the secrets of a URL."""
     return url_name(given) if "://" in given else printable(given, 200)
 
 
 def url_name(url: str) -> str:
-    """The host and last path part of a URL, for messages: no user, password, query or fragment."""
+    """Return the host and last path segment of a URL for messages: no user, password, query or fragment."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
     except ValueError:
         return "the URL"
     folder, _, last = parts.path.rpartition("/")
-    # a password holding "/" ends up in what looks like the path
+    # a password with "/" ends up in what looks like the path
     last = last.rpartition("@")[2]
     return printable(f"{host}/…/{last}" if folder else f"{host}/{last}")
 
 
 def decode_data_url(url: str, limit: ByteLimit, deadline: Deadline) -> bytearray:
-    """The content of ``data:[<type>][;base64],<content>`` (RFC 2397). The type is ignored: it is often wrong."""
+    """Decode ``data:[<type>][;base64],<content>`` (RFC 2397). The type is ignored: it is often wrong."""
     name = "data: URL"
-    comma = url.find(",", 0, _MOST_TYPE)
+    comma = url.find(",", 0, _MAX_TYPE_CHARACTERS)
     if comma < 0:
         raise SourceError(f"{name}: no comma after the type; the form is data:[<type>][;base64],<content>")
     content = comma + 1
-    is_base64 = "base64" in (part.strip().lower() for part in url[len("data:") : comma].split(";"))
-    # the least it can decode to, so that a large one is refused before anything is copied
+    is_base64 = "base64" in (word.strip().lower() for word in url[len("data:") : comma].split(";"))
+    # a lower bound of the decoded size, so that a large URL is refused before anything is copied
     characters = len(url) - content
     escapes = url.count("%", content)
     if is_base64:
@@ -85,42 +86,42 @@ def decode_data_url(url: str, limit: ByteLimit, deadline: Deadline) -> bytearray
     else:
         limit.check(name, characters - 2 * escapes, at_least=True)
     decoded = bytearray()
-    pieces = _unescaped(url, content, name, deadline)
-    for piece in _base64(pieces, name) if is_base64 else pieces:
-        decoded += piece
+    chunks = _unquote(url, content, name, deadline)
+    for chunk in _decode_base64(chunks, name) if is_base64 else chunks:
+        decoded += chunk
         limit.check(name, len(decoded), at_least=True)
     return decoded
 
 
-def _unescaped(url: str, start: int, name: str, deadline: Deadline) -> Iterator[bytes]:
-    """The text from ``start`` on without its percent escapes. In pieces: the whole would take many times its size."""
+def _unquote(url: str, start: int, name: str, deadline: Deadline) -> Iterator[bytes]:
+    """Yield the percent-decoded text from ``start`` on, in chunks: at once it would take many times its memory."""
     while start < len(url):
         deadline.check(f"decoding the {name}")
-        end = start + _PIECE
-        # an escape is not cut in two
+        end = start + _CHUNK_CHARACTERS
+        # do not split an escape
         if end < len(url) and (cut := url.rfind("%", end - 2, end)) >= 0:
             end = cut
         try:
-            piece = unquote_to_bytes(url[start:end])
+            chunk = unquote_to_bytes(url[start:end])
         except UnicodeEncodeError:  # a lone surrogate
-            raise SourceError(f"{name}: holds a character that no text can hold") from None
-        yield piece
+            raise SourceError(f"{name}: contains a lone surrogate, which no text can contain") from None
+        yield chunk
         start = end
 
 
-def _base64(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
+def _decode_base64(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
     """Decode base64 of either alphabet (RFC 4648, sections 4 and 5), with blanks and with or without padding."""
-    carried = b""
-    for piece in pieces:
+    rest = b""
+    for chunk in chunks:
         # split and replace are far faster than translate
-        text = carried + b"".join(piece.replace(b"-", b"+").replace(b"_", b"/").split())
-        # "=" is for the very end, so a group of four that may hold it waits
+        text = rest + b"".join(chunk.replace(b"-", b"+").replace(b"_", b"/").split())
+        # "=" is allowed at the end only, so a group of four that may have it waits
         ready = len(text.rstrip(b"=")) // 4 * 4
-        carried = text[ready:]
-        if len(carried) > 8 or b"=" in text[:ready]:
-            raise SourceError(f"{name}: the base64 has padding where none can be; encode and send it again")
+        rest = text[ready:]
+        if len(rest) > 8 or b"=" in text[:ready]:
+            raise SourceError(f"{name}: the base64 has padding in the middle; encode and send it again")
         yield _a2b(text[:ready], name)
-    digits = carried.rstrip(b"=")
+    digits = rest.rstrip(b"=")
     if len(digits) == 1:
         raise SourceError(f"{name}: the base64 is cut short; encode and send it again")
     yield _a2b(digits + b"=" * (-len(digits) % 4), name)
@@ -135,7 +136,7 @@ def _a2b(text: bytes, name: str) -> bytes:
 
 
 def path_of_file_url(url: str, limits: Limits) -> str:
-    """The path that a ``file:`` URL (RFC 8089) names on this machine."""
+    """Return the local path that a ``file:`` URL (RFC 8089) names."""
     if not limits.allow_file_urls:
         raise OptionsError("file: URLs are not read; give a path, or allow them with Limits(allow_file_urls=True)")
     path = url[len("file:") :]
