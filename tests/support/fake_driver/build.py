@@ -1,4 +1,4 @@
-"""Builds the extension where it is not installed, and the stand-in for the driver. Both are kept for the next time."""
+"""Build the extension if it is not installed, and the fake driver; both are cached."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _compiler() -> str:
 
 @functools.cache
 def fake_driver(*definitions: str) -> Path:
-    """The stand-in for libcuda and libnvcuvid; ``definitions`` are preprocessor names: ``FAKE_OLD_DRIVER``."""
+    """Build the fake of libcuda and libnvcuvid; ``definitions`` are preprocessor names: ``FAKE_OLD_DRIVER``."""
     compiler = _compiler()
     target = _CACHE / f"fake-{_digest(NATIVE, FAKE)}{''.join(definitions)}.so"
     if not target.exists():
@@ -55,7 +55,7 @@ def fake_driver(*definitions: str) -> Path:
 
 @functools.cache
 def extension_file() -> Path:
-    """The built ``telecine._nvdec``."""
+    """Return the file of ``telecine._nvdec``, installed or built."""
     installed = importlib.util.find_spec("telecine._nvdec")
     if installed is not None and installed.origin is not None:
         return Path(installed.origin)
@@ -65,7 +65,7 @@ def extension_file() -> Path:
             pytest.skip(f"the NVDEC extension is not installed, and without {tool} it cannot be built for the tests")
     if importlib.util.find_spec("nanobind") is None:
         pytest.skip("the NVDEC extension is not installed, and without nanobind it cannot be built for the tests")
-    # one folder for all states of the sources: ninja rebuilds what changed, and nanobind's own part is slow to compile
+    # one folder for all versions of the sources: ninja rebuilds only changes, and nanobind itself compiles slowly
     folder = _CACHE / f"build-{sys.implementation.cache_tag}"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
@@ -79,14 +79,14 @@ def extension_file() -> Path:
 
 
 def native() -> ModuleType:
-    """``telecine._nvdec``, installed or built."""
+    """Import ``telecine._nvdec``, installed or built."""
     if "telecine._nvdec" not in sys.modules:
         load_extension(extension_file())
     return sys.modules["telecine._nvdec"]
 
 
 def load_extension(path: Path) -> None:
-    """Make ``import telecine._nvdec`` find the file at ``path``."""
+    """Make ``import telecine._nvdec`` use the file at ``path``."""
     import telecine
 
     spec = importlib.util.spec_from_file_location("telecine._nvdec", path)

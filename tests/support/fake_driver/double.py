@@ -1,4 +1,4 @@
-"""The extension with the stand-in for the driver behind it, as the tests drive it."""
+"""The NVDEC extension with the fake driver, for tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FAULTS = (
 
 
 class Double:
-    """The stand-in, and the extension that uses it."""
+    """The NVDEC extension on the fake driver, whose settings and counters the tests use."""
 
     def __init__(self) -> None:
         self.nvdec: Any = build.native()
@@ -52,7 +52,7 @@ class Double:
         flags: Sequence[int] | None = None,
         **options: Any,
     ) -> tuple[Any, np.ndarray]:
-        """Decode; ``wanted`` are positions in ``pictures``, one for each output row. (result, frames)."""
+        """Decode and return (result, frames); ``wanted`` has a position in ``pictures`` for each output row."""
         nvdec = self.nvdec
         geometry = geometry or upright(shape)
         packets = [p if isinstance(p, bytes) else p.packet() for p in pictures]
@@ -104,7 +104,7 @@ def engine_fixture() -> Iterator[Double]:
 
 @pytest.fixture(name="double")
 def double_fixture(engine: Double) -> Iterator[Double]:
-    """Nothing is left over from the test before, and nothing may be left over after this one."""
+    """Check that no handle is left from the test before, and none after this one."""
     engine.nvdec.shutdown()
     before = {name: engine.count(name) for name in (*HANDLES, "violations")}
     assert all(before[name] == 0 for name in HANDLES), before
@@ -114,7 +114,7 @@ def double_fixture(engine: Double) -> Iterator[Double]:
     engine.nvdec.shutdown()
     leaked = {name: engine.count(name) for name in HANDLES if engine.count(name)}
     assert not leaked, leaked
-    assert engine.count("violations") == before["violations"], "the driver's rules were broken; see stderr"
+    assert engine.count("violations") == before["violations"], "forbidden calls of the driver; see stderr"
 
 
 def check_frames(frames: np.ndarray, numbers: Sequence[int], shape: Shape, geometry: Geometry | None = None) -> None:

@@ -1,5 +1,5 @@
-// A stand-in for NVIDIA's driver libraries, so that the engine can be tested without a GPU. It "decodes" a bitstream
-// made by tests/support/fake_driver/stream.py, runs the real conversion code on the CPU, counts every handle, and fails when told to.
+// A fake of NVIDIA's driver libraries, to test the engine without a GPU. It decodes a bitstream made by stream.py in this
+// folder, runs the real conversion code on the CPU, counts every handle, and fails on request.
 #pragma once
 
 #include <atomic>
@@ -14,12 +14,13 @@
 
 namespace fake {
 
-// Settings by name, set by the tests; counters by name, read by them. Both are plain numbers.
+// Returns a setting, which the tests set by name.
 long setting(const char* name);
-// Takes one from a setting that counts down; whether there was one.
+// Decrements a setting; returns false if it is 0.
 bool use_up(const char* name);
+// Changes a counter, which the tests read by name.
 void count(const char* name, long change);
-// Something that the interface forbids was done.
+// Reports a call that the interface forbids.
 void violation(const char* what);
 
 }  // namespace fake

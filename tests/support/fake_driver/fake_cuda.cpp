@@ -1,4 +1,4 @@
-// The CUDA driver API part: memory is the host's, streams do everything at once, kernels run as C++.
+// The CUDA driver API: memory is on the host, streams execute synchronously, kernels run as C++.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -171,7 +171,7 @@ EXPORT CUresult cuLaunchKernel(CUfunction, unsigned gx, unsigned gy, unsigned, u
                                unsigned, CUstream stream, void** parameters, void**) {
     {
         std::lock_guard<std::mutex> hold(fake::g_mutex);
-        // on its own stream, or on the one of all, the caller is behind what it did before
+        // work on the caller's own stream or on the default stream follows the caller's earlier work
         const bool is_callers = stream == nullptr || stream == reinterpret_cast<CUstream>(0x77);
         if (fake::g_waits[stream] == 0 && !is_callers) {
             fprintf(stderr, "fake driver: the output is written without waiting for its memory\n");
@@ -191,5 +191,5 @@ EXPORT CUresult cuGetErrorName(CUresult result, const char** name) {
     return kSuccess;
 }
 EXPORT CUresult cuGetErrorString(CUresult, const char** text) {
-    return *text = "as the test asked", kSuccess;
+    return *text = "requested by the test", kSuccess;
 }

@@ -1,8 +1,8 @@
-// The NVDECODE part. The bitstream has the outer form of H.264 in Annex B; inside NAL units every byte but the first
-// has its top bit set (7 bits of payload), so that no start code can arise. tests/support/fake_driver/stream.py writes it:
+// The NVDECODE API. The bitstream has the NAL units of H.264 in Annex B. In a NAL unit every byte except the first has
+// its top bit set and 7 bits of payload, so that it contains no start code. stream.py in this folder writes it:
 //   SPS (7):      width, height, shown width, shown height (2 bytes each), chroma, depth, surfaces (1 byte each)
 //   slice (1, 5): kind, number (2), order (2), count of references, their numbers (2 each)
-// kind, bits: 1 intra, 2 reference, 4 field, 8 second field, 16 bad (decodes with an error), 32 ignored by the parser
+// bits of kind: 1 intra, 2 reference, 4 field, 8 second field, 16 bad (decodes with an error), 32 ignored by the parser
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using namespace telecine;
 
 namespace {
 
-constexpr int kReordering = 2;  // pictures that wait for output
+constexpr int kReordering = 2;  // pictures that are kept for reordering
 
 struct Decoder {
     DecodeCreateInfo info;
@@ -61,7 +61,7 @@ struct Parser {
         return -1;
     }
 
-    // The earliest picture leaves. Like the real one, the parser then makes timestamps ascend if they do not.
+    // Outputs the first picture in display order. Like the real parser, makes timestamps ascend if they do not.
     bool output() {
         auto first =
             std::min_element(waiting.begin(), waiting.end(), [](auto& a, auto& b) { return a.order < b.order; });
@@ -185,7 +185,7 @@ bool take_slice(Parser& parser, int nal_type, const unsigned char* p, size_t siz
     return true;
 }
 
-// Something recognisable: tests/support/fake_driver/stream.py paints the same.
+// Returns a sample of a picture; the same as in stream.py.
 int paint(int number, int plane, unsigned x, unsigned y, int depth) {
     const int value =
         plane == 0 ? 40 + (number * 29 + static_cast<int>(x) * 3 + static_cast<int>(y) * 5) % 160
@@ -355,7 +355,7 @@ EXPORT CUresult cuvidParseVideoData(CUvideoparser handle, SourcePacket* packet) 
         if (type == 7 && size >= 12) {
             fine = take_sps(*parser, nal + 1);
         } else if ((type == 1 || type == 5) && size >= 7 && size >= 7 + 2 * static_cast<size_t>(seven(nal + 6, 1))) {
-            // with the flag for a whole picture, what follows the first one is ignored
+            // with the flag for a whole picture, a second picture is ignored
             if (!had_picture || (packet->flags & kPacketEndOfPicture) == 0) {
                 fine = take_slice(*parser, type, nal + 1, size - 1, packet->timestamp);
             }

@@ -1,4 +1,4 @@
-"""The bitstream that the stand-in for the driver decodes, and what its pictures look like. See fake_cuvid.cpp."""
+"""Writer of the bitstream that the fake driver decodes, and the pictures in it; see fake_cuvid.cpp."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ INTRA, REFERENCE, FIELD, SECOND, BAD, IGNORED = 1, 2, 4, 8, 16, 32
 
 
 def _sevens(*values: tuple[int, int]) -> bytes:
-    """(value, bytes) pairs, 7 bits in a byte."""
+    """Return (value, bytes) pairs with 7 bits in each byte."""
     return bytes(0x80 | value >> 7 * (count - 1 - i) & 127 for value, count in values for i in range(count))
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What the fake sequence header says."""
+    """The format in the sequence header."""
 
     width: int = 64
     height: int = 48
@@ -41,7 +41,7 @@ class Shape:
         return b"\x67" + sizes + _sevens((self.chroma, 1), (self.depth, 1), (self.surfaces, 1))
 
     def extradata(self, length_size: int = 4) -> bytes:
-        """An avcC box."""
+        """Return avcC."""
         sps, pps = self.sps(), b"\x68\x80"
         sets = b"\xe1" + len(sps).to_bytes(2, "big") + sps + b"\x01" + len(pps).to_bytes(2, "big") + pps
         return bytes([1, 100, 0, 40, 0xFC | length_size - 1]) + sets
@@ -70,7 +70,7 @@ class Coded:
 
 
 def gop(first: int = 0, count: int = 12) -> list[Coded]:
-    """``count`` pictures in decoding order: I P B P B ...; ``order`` is the place in presentation order."""
+    """Return ``count`` pictures in decode order: I P B P B ...; ``order`` is the position in display order."""
     pictures = [Coded(first, first, INTRA | REFERENCE, (), True)]
     previous, at = first, first + 1
     while at < first + count:
@@ -85,7 +85,7 @@ def gop(first: int = 0, count: int = 12) -> list[Coded]:
 
 
 def planes(number: int, shape: Shape) -> list[npt.NDArray[np.uint16]]:
-    """The shown part of a decoded picture."""
+    """Return the planes of the display area of a decoded picture."""
     width, height = shape.shown
     sub = 0 if shape.chroma == 3 else 1
     result = []
@@ -103,7 +103,7 @@ def planes(number: int, shape: Shape) -> list[npt.NDArray[np.uint16]]:
 def expected(
     number: int, shape: Shape, geometry: Geometry, space: str = "unknown", full: bool = False
 ) -> npt.NDArray[np.uint8]:
-    """What FFmpeg makes of that picture: ``uint8 [H, W, 3]``."""
+    """Return FFmpeg's conversion of a picture: ``uint8 [H, W, 3]``."""
     import av
     from av.filter import Graph
 
