@@ -277,6 +277,11 @@ def test_warm_up_creates_idle_sessions(double: Double) -> None:
         backend.stats(9)
 
 
+def test_a_device_array_may_lose_all_of_its_frames(double: Double) -> None:
+    decoded = NvdecBackend().decode(_request(gop(0, 9), [1, 5], device="cuda"))
+    assert decoded.data[np.zeros(2, np.bool_)].shape == (0, 48, 64, 3)
+
+
 def test_chunks_reuse_the_decoder_session_and_read_each_packet_once(double: Double) -> None:
     pictures = [picture for start in range(0, 60, 10) for picture in gop(start, 10)]
     request = _request(pictures, range(60))
