@@ -1,4 +1,4 @@
-"""One request from end to end: what may be asked for, what comes back, and streams that trap video readers."""
+"""One request from source to frames: options, limits, reports, damage, and streams that video readers often get wrong."""
 
 from __future__ import annotations
 
@@ -47,21 +47,18 @@ CLIP = CLIPS["h264_pyramid.mp4"]
         ({"num_frames": 0}, "num_frames is 0"),
     ],
 )
-def test_a_wrong_option_is_named_with_what_is_allowed(options: dict[str, Any], said: str) -> None:
-    """It is a ValueError, too."""
+def test_a_wrong_option_raises_an_error_that_says_what_is_allowed(options: dict[str, Any], said: str) -> None:
     with pytest.raises(telecine.OptionsError, match=said) as caught:
         telecine.load(CLIP.path(), **options)
     assert isinstance(caught.value, ValueError)
 
 
-def test_an_unknown_backend_is_refused_before_anything_is_read() -> None:
-    """The source is not even opened."""
+def test_an_unknown_backend_is_refused_before_the_source_is_opened() -> None:
     with pytest.raises(telecine.OptionsError, match="backend is 'vlc'"):
         telecine.load("/no/such/file.mp4", backend="vlc")
 
 
-def test_the_environment_chooses_where_the_call_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call outweighs it, and a wrong value is refused like an argument."""
+def test_environment_variables_set_backend_and_device_unless_the_call_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TELECINE_BACKEND", "vlc")
     with pytest.raises(telecine.OptionsError, match="backend is 'vlc'"):
         telecine.load(CLIP.path(), indices=[0])
@@ -73,8 +70,7 @@ def test_the_environment_chooses_where_the_call_does_not(monkeypatch: pytest.Mon
     assert telecine.load(CLIP.path(), indices=[0], device="cpu").report.device == "cpu"
 
 
-def test_the_report_says_what_was_done() -> None:
-    """Packets of the stream, those fed, and the time of each stage."""
+def test_the_report_has_the_packets_fed_and_the_time_of_each_stage() -> None:
     frames = telecine.load(CLIP.path(), indices=[1, 40])
     report = frames.report
     assert (report.backend, report.device, report.packets_total) == ("pyav", "cpu", 60)
@@ -85,8 +81,7 @@ def test_the_report_says_what_was_done() -> None:
     assert report.seconds["convert"] <= report.seconds["decode"]
 
 
-def test_stages_add_up_to_the_whole_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planning and decoding happen inside the stage that holds the file open, and do not count twice."""
+def test_a_stage_inside_another_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
     from telecine.pipeline import StageTimer
@@ -111,8 +106,7 @@ def test_stages_add_up_to_the_whole_request(monkeypatch: pytest.MonkeyPatch) -> 
     ],
     ids=str,
 )
-def test_size_forms(size: Any, expected: tuple[int, int]) -> None:
-    """Of the returned frames; the facts stay those of the video."""
+def test_each_form_of_size_gives_frames_of_that_size(size: Any, expected: tuple[int, int]) -> None:
     frames = telecine.load(CLIP.path(), indices=[7], size=size)
     assert frames.data.shape == (1, *expected, 3) and frames.data.dtype == np.uint8
     assert (frames.info.height, frames.info.width) == (144, 192)
@@ -120,8 +114,7 @@ def test_size_forms(size: Any, expected: tuple[int, int]) -> None:
         assert read_number(frames.data[0]) == 7
 
 
-def test_sizes_are_display_sizes() -> None:
-    """The short side of a turned picture is that of the picture as seen."""
+def test_size_is_measured_after_rotation() -> None:
     clip = CLIPS["rotated90.mp4"]
     frames = telecine.load(clip.path(), indices=[3], size=64)
     short = min(clip.height, clip.width)
@@ -129,8 +122,7 @@ def test_sizes_are_display_sizes() -> None:
     assert read_number(frames.data[0]) == 3
 
 
-def test_every_way_of_giving_the_same_source_gives_the_same_frames() -> None:
-    """Path, text, bytes, view, file object."""
+def test_path_string_bytes_view_and_file_object_give_the_same_frames() -> None:
     path, data = CLIP.path(), CLIP.bytes()
     expected = telecine.load(path, indices=[5]).data
     for source in (str(path), data, bytearray(data), memoryview(data), io.BytesIO(data)):
@@ -138,8 +130,7 @@ def test_every_way_of_giving_the_same_source_gives_the_same_frames() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 7])
-def test_the_count_of_threads_does_not_change_a_pixel(threads: int) -> None:
-    """Frame threads finish in another order, and frames are known by their packets."""
+def test_the_number_of_threads_does_not_change_a_pixel(threads: int) -> None:
     assert np.array_equal(telecine.load(CLIP.path(), threads=threads).data, telecine.load(CLIP.path()).data)
 
 
@@ -155,20 +146,17 @@ def test_the_count_of_threads_does_not_change_a_pixel(threads: int) -> None:
         ({"max_bytes": 1000}, {}, "1000"),
     ],
 )
-def test_limits_are_checked_before_the_decode(limits: dict[str, Any], options: dict[str, Any], said: str) -> None:
-    """And what is just within them passes."""
+def test_a_request_over_a_limit_is_refused(limits: dict[str, Any], options: dict[str, Any], said: str) -> None:
     with pytest.raises(telecine.LimitError, match=said):
         telecine.load(CLIP.path(), limits=telecine.Limits(**limits), **options)
 
 
-def test_a_size_without_end_is_a_limit_and_no_crash() -> None:
-    """As a server gets it in JSON."""
+def test_a_size_of_400_digits_is_over_the_limit() -> None:
     with pytest.raises(telecine.LimitError, match=r"limits\.max_pixels"):
         telecine.load(CLIP.path(), size=10**400)
 
 
-def test_a_request_is_withdrawn_while_it_decodes() -> None:
-    """By whoever holds its deadline; the stage is in the message."""
+def test_cancelling_the_deadline_ends_the_decode_and_the_error_names_the_stage() -> None:
     seen: list[str] = []
 
     def watch(doing: str, done: int, total: int) -> None:
@@ -182,15 +170,13 @@ def test_a_request_is_withdrawn_while_it_decodes() -> None:
     assert "reading the packets" in seen
 
 
-def test_a_timeout_is_an_error_of_its_own() -> None:
-    """And the TimeoutError that a Python user expects."""
+def test_a_timeout_raises_a_deadline_error_that_is_a_timeout_error() -> None:
     with pytest.raises(telecine.DeadlineError, match=r"timeout of 1e-06 s") as caught:
         telecine.load(CLIP.path(), timeout=1e-6)
     assert isinstance(caught.value, TimeoutError)
 
 
-def test_lost_frames_are_left_out_and_named_once_in_order() -> None:
-    """Whatever order and repeats they were asked in; the rest keep theirs."""
+def test_lost_frames_are_left_out_and_reported_once_whatever_the_order_of_indices() -> None:
     clip = CLIPS["noise_disposable.mp4"]
     frames = telecine.load(clip.path(), indices=[20, 14, 3, 14, 20])
     assert frames.indices.tolist() == [20, 3, 20]
@@ -202,8 +188,7 @@ def test_lost_frames_are_left_out_and_named_once_in_order() -> None:
 
 
 @pytest.mark.parametrize("errors", ["recover", "strict"])
-def test_nothing_decodable_always_raises(errors: str) -> None:
-    """There is no frame to return."""
+def test_a_request_of_which_no_frame_can_be_decoded_raises(errors: str) -> None:
     with pytest.raises(telecine.DecodeError, match="none of 1 wanted frames could be decoded"):
         telecine.load(CLIPS["noise_disposable.mp4"].path(), indices=[14], errors=errors)
 
@@ -215,8 +200,8 @@ def test_nothing_decodable_always_raises(errors: str) -> None:
     ("name", "packet", "most"), [("h264_open_gop.mp4", 5, 24), ("mpeg2.mp4", 4, 12), ("mpeg4.mp4", 4, 24)]
 )
 @pytest.mark.parametrize("threads", [1, 4])
-def test_damage_ends_at_the_next_point_of_access(name: str, packet: int, most: int, threads: int) -> None:
-    """Also where that is an open one: only the leading pictures behind it may be built on what was damaged."""
+def test_damage_ends_at_the_next_random_access_point(name: str, packet: int, most: int, threads: int) -> None:
+    """After an open point, only its leading pictures may refer to what was damaged."""
     whole = telecine.load(CLIPS[name].path())
     frames = telecine.load(noise_in_packet(CLIPS[name].bytes(), packet, part=0.3), threads=threads)
     assert frames.report.lost and max(frames.report.lost) < most
@@ -225,8 +210,8 @@ def test_damage_ends_at_the_next_point_of_access(name: str, packet: int, most: i
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_leading_pictures_behind_a_damaged_group_are_lost_with_it(threads: int) -> None:
-    """They refer to it; the point of access itself and what follows it do not."""
+def test_leading_pictures_after_a_damaged_group_of_pictures_are_lost(threads: int) -> None:
+    """They refer to the damaged pictures. The random access point itself and the pictures after it do not."""
     clip = CLIPS["h264_open_gop.mp4"]
     deadline = Deadline()
     with open_source(clip.path(), telecine.Limits(), deadline) as source, Demuxer(source, deadline) as demuxer:
@@ -242,16 +227,16 @@ def test_leading_pictures_behind_a_damaged_group_are_lost_with_it(threads: int) 
     assert leading and leading < lost
     assert index.display_order.tolist().index(damaged) in lost
     assert max(lost) < index.display_order.tolist().index(point)
-    for label, image in zip(frames.indices, frames.data, strict=True):
-        assert np.array_equal(image, whole.data[label]), f"frame {label}"
+    for number, image in zip(frames.indices, frames.data, strict=True):
+        assert np.array_equal(image, whole.data[number]), f"frame {number}"
 
 
-# Streams that trap readers
+# Streams that video readers often get wrong
 
 
 @pytest.fixture(scope="module")
 def without_reorder_depth(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """H.264 whose header does not say how far pictures are reordered, with up to eight B pictures in a row."""
+    """H.264 without a reorder depth in its parameter sets, with up to eight B-pictures in a row."""
     folder = tmp_path_factory.mktemp("h264")
     with av.open(str(CLIP.path())) as container:
         count = sum(1 for _ in container.decode(video=0))
@@ -266,8 +251,8 @@ def without_reorder_depth(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return bare
 
 
-def test_no_b_picture_is_dropped_while_the_decoder_learns_the_reorder_depth(without_reorder_depth: Path) -> None:
-    """FFmpeg drops the first that prove its guess wrong, without a word."""
+def test_no_b_picture_is_dropped_if_the_reorder_depth_is_unknown(without_reorder_depth: Path) -> None:
+    """FFmpeg guesses the depth, and by default drops the first B-pictures that need more, without an error."""
     frames = telecine.load(without_reorder_depth)
     assert frames.report.lost == ()
     assert [read_number(image) for image in frames.data] == list(range(60))
@@ -279,7 +264,7 @@ def test_no_b_picture_is_dropped_while_the_decoder_learns_the_reorder_depth(with
 
 
 def fields(first: str = "top") -> Iterator[tuple[bytes, int]]:
-    """Packets of one field each, with their field numbers: three closed groups with pictures that nothing refers to."""
+    """Yield packets of one field each with their field numbers: three closed groups with disposable pictures."""
     stream = H264Stream()
     second = "bottom" if first == "top" else "top"
     for group in range(3):
@@ -299,8 +284,9 @@ def fields(first: str = "top") -> Iterator[tuple[bytes, int]]:
 @pytest.mark.parametrize("first", ["top", "bottom"])
 @pytest.mark.parametrize("kind", ["h264", "ts", "mp4", "mkv"])
 @pytest.mark.parametrize("joined", [False, True], ids=["a packet for each field", "both fields in a packet"])
-def test_field_pictures_come_out_whole(first: str, kind: str, joined: bool, tmp_path: Path) -> None:
-    """A frame needs both of its fields, and the second may be a packet of its own."""
+def test_frames_have_both_fields_if_the_second_is_a_packet_of_its_own(
+    first: str, kind: str, joined: bool, tmp_path: Path
+) -> None:
     packets = [data for data, _ in fields(first)]
     raw = tmp_path / "raw.h264"
     raw.write_bytes(b"".join(packets))
@@ -323,9 +309,9 @@ def test_field_pictures_come_out_whole(first: str, kind: str, joined: bool, tmp_
 
 
 @pytest.mark.parametrize("poc_type", [1, 2])
-def test_raw_streams_whose_order_is_not_coded_are_in_order(poc_type: int, tmp_path: Path) -> None:
-    """Order follows from frame numbers; with type 1 pictures may be shown ahead of their reference."""
-    # what nothing refers to is shown between the two reference pictures decoded before it
+def test_raw_h264_without_picture_order_counts_is_in_display_order(poc_type: int, tmp_path: Path) -> None:
+    """Order follows from frame numbers. With type 1, disposable pictures may be shown before their reference."""
+    # disposable pictures are shown between the two reference pictures decoded before them
     stream = H264Stream(poc_type=poc_type, interlaced=False, offset_unreferenced=-6)
     data, frame_num = stream.parameter_sets() + stream.picture(0, frame_num=0, idr=True), 1
     for at in range(1, 9):
@@ -345,7 +331,7 @@ def test_raw_streams_whose_order_is_not_coded_are_in_order(poc_type: int, tmp_pa
 
 @pytest.fixture(scope="module")
 def divx(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MPEG-4 part 2 in AVI with packed B pictures, as DivX and Xvid wrote it."""
+    """MPEG-4 part 2 in AVI with packed B-pictures, as written by DivX and Xvid."""
     folder = tmp_path_factory.mktemp("divx")
     raw = telecine.load(CLIP.path(), size=(64, 96), indices=range(30)).data.tobytes()
     plain = folder / "plain.avi"
@@ -361,8 +347,8 @@ def divx(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_packed_b_pictures_come_out_in_order(divx: Path) -> None:
-    """Their packets say nothing of it, nor do the times."""
+def test_packed_b_pictures_come_out_in_display_order(divx: Path) -> None:
+    """Neither the packets nor their times give that order."""
     frames = telecine.load(divx)
     assert [read_number(image) for image in frames.data] == list(range(30))
     assert np.allclose(np.diff(frames.timestamps), 1 / 25)
@@ -371,23 +357,22 @@ def test_packed_b_pictures_come_out_in_order(divx: Path) -> None:
         assert read_number(telecine.load(divx, indices=[index]).data[0]) == index
 
 
-def test_hevc_pictures_after_an_end_of_sequence_that_lead_nowhere_are_not_counted(tmp_path: Path) -> None:
-    """A recording that was cut and joined: the leading pictures of the second part refer to what is gone."""
-    parts = []
+def test_leading_pictures_after_an_hevc_end_of_sequence_are_not_counted(tmp_path: Path) -> None:
+    """In a recording that was cut and joined, they refer to pictures that are not in the file."""
+    streams = []
     for name in ("part_ogop.mp4", "hevc_cra_first.mp4"):
         command = ["-i", CLIPS[name].path(), "-c", "copy", "-bsf:v", "hevc_mp4toannexb", "-f", "hevc", "pipe:1"]
-        parts.append(ffmpeg(command))
+        streams.append(ffmpeg(command))
     path = tmp_path / "joined.hevc"
-    path.write_bytes(parts[0] + b"\0\0\0\1\x48\1" + parts[1])
+    path.write_bytes(streams[0] + b"\0\0\0\1\x48\1" + streams[1])
     frames = telecine.load(path)
     assert frames.info.num_frames == 90 + 60
-    # at the seam the decoder discards pictures that it has not shown yet, and the standard tells it to
+    # at an end of sequence the decoder discards pictures that it has not output yet, as the standard demands
     assert set(frames.report.lost) <= set(range(86, 90))
     assert [read_number(image) for image in frames.data[-60:]] == list(range(30, 90))
 
 
-def test_memory_that_runs_out_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the frames do not fit, where the limits were raised on purpose."""
+def test_a_memory_error_while_decoding_is_an_overload_error(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = registry.get_backend("pyav")
 
     def decode(request: Any) -> Any:

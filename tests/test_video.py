@@ -221,6 +221,16 @@ def test_a_file_that_is_written_to_while_it_is_open_is_an_error(tmp_path: Path) 
                 request()
 
 
+def test_a_file_object_whose_file_is_written_to_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "clip.mp4"
+    shutil.copy(CLIP.path(), path)
+    with path.open("rb") as file, telecine.open(file) as video:
+        assert read_number(video[9].image) == 9
+        path.write_bytes(CLIP.bytes() + b"more")
+        with pytest.raises(telecine.SourceError, match="the file was changed after it was opened"):
+            video.load(num_frames=1)
+
+
 def test_a_file_that_is_replaced_or_removed_stays_readable(tmp_path: Path) -> None:
     path, other = tmp_path / "clip.mp4", tmp_path / "other.mp4"
     shutil.copy(CLIP.path(), path)

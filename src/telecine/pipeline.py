@@ -172,7 +172,7 @@ def run_chunks(request: Request, decode: DecodeRequest, chunk_frames: int) -> Ge
         stop = start + len(decoded.kept)
         is_any_decoded |= bool(decoded.kept.any())
         yield label_frames(request, decode, decoded, timer.seconds, slice(start, stop))
-        del decoded  # the caller's frames are held by the caller alone
+        del decoded  # only the caller keeps the frames of a chunk
         start = stop
     if not is_any_decoded:
         raise _nothing_decoded(decode, request.backend)

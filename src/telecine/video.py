@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 import weakref
@@ -156,12 +157,13 @@ class Video:
         count = to_int(chunk_frames)
         if count is None or count < 1:
             raise OptionsError(f"chunk_frames is {format_value(chunk_frames)}; it must be a whole number of at least 1")
-        self._check_open()
         request = self._request(options)
         if request.pad is not None:
             raise OptionsError("pad does not go with iterate(), whose chunks may have fewer frames; leave it out")
         chunks = FrameChunks(self, request, count, timeout)
-        self._iterators.add(chunks)
+        with self._lock:
+            self._check_open()
+            self._iterators.add(chunks)
         return chunks
 
     def __iter__(self) -> Iterator[Frame]:
@@ -190,9 +192,10 @@ class Video:
         """
         with self._lock:
             self._closed = True
+            iterators = list(self._iterators)
             for slot in self._in_use:
                 slot.deadline.closed = True
-        for chunks in list(self._iterators):
+        for chunks in iterators:
             chunks.close()
         this_thread = threading.get_ident()
         with self._lock:
@@ -221,14 +224,13 @@ class Video:
 
     def _check_unchanged(self) -> None:
         """Raise if the mapped file was written to. Another file in its place does no harm."""
-        now = _file_state(self._path)
-        if now is not None and self._file_state is not None and now != self._file_state:
-            if now[:2] == self._file_state[:2]:
-                raise SourceError(f"{self._source.name}: the file was changed after it was opened; open it again")
+        before, now = self._file_state, _file_state(self._path)
+        if before is not None and now is not None and now != before and now[:2] == before[:2]:
+            raise SourceError(f"{self._source.name}: the file was changed after it was opened; open it again")
 
     @contextmanager
     def _lease(self, timeout: Timeout) -> Iterator[_Slot]:
-        """Lend a demuxer that nobody else uses, and the kept packets if nobody else uses them."""
+        """Lend a demuxer that no other request uses, and the kept packets unless another request uses them."""
         deadline = self._deadline(timeout)
         with self._lock:
             self._check_open()
@@ -242,11 +244,12 @@ class Video:
             self._check_unchanged()
             yield slot
         except BaseException:
-            slot.close()  # it may stand anywhere
+            slot.close()  # its position is not known
             raise
         finally:
             with self._lock:
                 self._in_use.remove(slot)
+                slot.deadline.current = Deadline()
                 if slot.is_open and len(self._idle) < _MAX_IDLE_DEMUXERS:
                     self._idle.append(slot)
                 else:
@@ -268,7 +271,7 @@ class Video:
 class FrameChunks(Iterator[Frames]):
     """Iterator over the chunks of a request; see :meth:`Video.iterate`. A context manager.
 
-    Not for several threads at the same time: a second one waits.
+    If several threads ask for the next chunk, one of them gets it and the others wait.
     """
 
     def __init__(self, video: Video, request: Request, chunk_frames: int, timeout: Timeout) -> None:
@@ -295,7 +298,7 @@ class FrameChunks(Iterator[Frames]):
 
     def close(self) -> None:
         """End the iteration and free the decoder."""
-        with self._lock, suppress(ValueError):  # it is running, further up in this thread
+        with self._lock, suppress(ValueError):  # raised if a progress callback of this iteration calls it
             self._generator.close()
             self._has_ended |= not self._video.closed
 
@@ -312,11 +315,13 @@ def _generate(
     video: Video, request: Request, chunk_frames: int, timeout: Timeout, slots: list[_Slot]
 ) -> Generator[Frames]:
     with video._lease(timeout) as slot:
-        slots.append(slot)
         decode = video._plan(request, slot, chunk_frames)
-        with closing(run_chunks(request, decode, chunk_frames)) as chunks:
-            yield from chunks
-        slots.clear()
+        slots.append(slot)
+        try:
+            with closing(run_chunks(request, decode, chunk_frames)) as chunks:
+                yield from chunks
+        finally:
+            slots.clear()
 
 
 class _Slot:
@@ -348,7 +353,7 @@ class _Slot:
 
 
 class _SlotDeadline(Deadline):
-    """Deadline of the request that uses a demuxer now. A demuxer keeps the same one all its life."""
+    """Deadline of a demuxer: that of the request which uses it now, or the closing of the video."""
 
     def __init__(self, current: Deadline) -> None:
         super().__init__()
@@ -372,14 +377,16 @@ class _SlotDeadline(Deadline):
 
 
 def _path_of(source: Any) -> Any:
-    """Return what ``os.stat`` takes for a source that is mapped from a file; None for others."""
+    """Return the path or the descriptor of a source that is mapped from a local file; None for others."""
     if isinstance(source, str):
         return None if source[:5].lower() in ("http:", "https", "data:", "file:") else source
+    if isinstance(source, (io.FileIO, io.BufferedReader)):
+        return None if source.closed else source.fileno()
     return source if isinstance(source, os.PathLike) else None
 
 
 def _file_state(path: Any) -> tuple[int, ...] | None:
-    """Return what changes when a file is written to, its identity first; None if there is no such file."""
+    """Return (device, inode, size, time of change) of a file, None if there is none."""
     if path is None:
         return None
     try:

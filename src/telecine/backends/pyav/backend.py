@@ -87,6 +87,7 @@ class PyAVBackend(Backend):
         with closing(ChunkDecoder(request, _threads(request), chunk_frames).chunks()) as chunks:
             for decoded in chunks:
                 yield _move_to_device(decoded, request)
+                del decoded  # only the caller keeps the frames of a chunk
 
 
 def _move_to_device(decoded: Decoded, request: DecodeRequest) -> Decoded:
