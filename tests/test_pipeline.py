@@ -1,4 +1,4 @@
-"""One request from source to frames: options, limits, reports, damage, and streams that video readers often get wrong."""
+"""One request from source to frames: options, limits, reports, damage, and streams that readers often get wrong."""
 
 from __future__ import annotations
 
