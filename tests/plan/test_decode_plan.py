@@ -11,6 +11,7 @@ from support.letter_stream import Stream
 from telecine.bitstream import RandomAccess
 from telecine.index.packet_index import PacketIndex
 from telecine.plan.decode_plan import DecodePlan, make_plan
+from telecine.plan.ranges import output_rows
 
 
 def check(stream: Stream, index: PacketIndex, plan: DecodePlan, frames: list[int]) -> None:
@@ -155,3 +156,20 @@ def test_a_plan_for_no_frames_has_no_ranges() -> None:
     """No packet is fed."""
     plan = make_plan(Stream("IPP").index(), np.array([], np.int64))
     assert plan.ranges == () and plan.packets_fed == 0 and plan.packets_total == 3
+
+
+@pytest.mark.parametrize(
+    ("letters", "packets", "expected"),
+    [
+        ("IPPPiPP", [1, 5], [[0, 1, 2, 3, 4, 5]]),
+        ("IPPPIPPiPP", [1, 8], [[0, 1], [4, 5, 6, 7, 8]]),
+        ("IPiPil", [5], [[0, 1, 2, 3, 4, 5]]),
+        ("iPPiP", [4], [[0, 1, 2, 3, 4]]),  # there is no closed point at all
+    ],
+)
+def test_only_closed_plans_start_at_closed_points(letters: str, packets: list[int], expected: list[list[int]]) -> None:
+    index = Stream(letters).index()
+    frames = np.array([int(np.flatnonzero(index.display_order == packet)[0]) for packet in packets])
+    plan = make_plan(index, frames, only_closed=True)
+    assert [range_.packets.tolist() for range_ in plan.ranges] == expected
+    assert sorted(row for rows in output_rows(plan.ranges).values() for row in rows) == list(range(len(packets)))

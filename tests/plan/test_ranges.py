@@ -9,7 +9,6 @@ from support.letter_stream import Stream
 from telecine.plan.decode_plan import make_plan
 from telecine.plan.ranges import (
     DecodeRange,
-    extend_to_closed_points,
     find_undecodable_targets,
     keep_targets,
     output_rows,
@@ -83,21 +82,3 @@ def test_find_undecodable_targets_needs_a_logarithmic_number_of_tries() -> None:
 
     assert find_undecodable_targets(stream.index(), range_, decode) == set(range(17, 24))
     assert len(tried) <= 10
-
-
-@pytest.mark.parametrize(
-    ("letters", "targets", "expected"),
-    [
-        ("IPPPiPP", [1, 5], [[0, 1, 2, 3, 4, 5]]),  # the extended range overlaps the one before it
-        ("IPPPIPPiPP", [1, 8], [[0, 1], [4, 5, 6, 7, 8]]),
-        ("iPPiP", [4], [[0, 1, 2, 3, 4]]),  # no closed point at all
-    ],
-)
-def test_extend_to_closed_points_leaves_no_range_that_starts_at_a_later_open_point(
-    letters: str, targets: list[int], expected: Fed
-) -> None:
-    stream = Stream(letters)
-    ranges = plan(stream, *targets)
-    extended = extend_to_closed_points(stream.index(), ranges)
-    assert fed(extended) == expected
-    assert output_rows(extended) == output_rows(ranges)

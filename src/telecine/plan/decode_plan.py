@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from telecine.bitstream import RandomAccess
 from telecine.index.packet_index import PacketIndex
-from telecine.plan.ranges import DecodeRange, last_packets
+from telecine.plan.ranges import DecodeRange, closed_points, last_packets
 
 __all__ = ["DecodePlan", "make_plan"]
 
@@ -31,7 +31,7 @@ class DecodePlan:
         return sum(len(range_.packets) for range_ in self.ranges)
 
 
-def make_plan(index: PacketIndex, frames: npt.NDArray[np.int64]) -> DecodePlan:
+def make_plan(index: PacketIndex, frames: npt.NDArray[np.int64], only_closed: bool = False) -> DecodePlan:
     """Plan the decoding of frames.
 
     A decode range starts at the last random access point from which its targets can be decoded; for a leading picture
@@ -41,20 +41,23 @@ def make_plan(index: PacketIndex, frames: npt.NDArray[np.int64]) -> DecodePlan:
     Args:
         index: packet index of the video.
         frames: ``int64 [N]`` wanted frame indices, each in ``[0, T)``; repeats and any order.
+        only_closed: True to start only at closed random access points, or at the first point of the video.
     """
     rows: dict[int, list[int]] = {}
     for row, packet in enumerate(index.display_order[frames].tolist()):
         rows.setdefault(packet, []).append(row)
     targets = np.array(sorted(rows), dtype=np.int64)
     ranges: list[DecodeRange] = []
-    for start, wanted in _group_targets(index, targets):
+    for start, wanted in _group_targets(index, targets, only_closed):
         packets, required = _packets_to_feed(index, start, wanted)
         reset = not ranges or bool(index.random_access[start] != RandomAccess.CLOSED)
         ranges.append(DecodeRange(packets, required, {int(t): tuple(rows[int(t)]) for t in wanted}, reset))
     return DecodePlan(tuple(ranges), frames, index.num_packets)
 
 
-def _group_targets(index: PacketIndex, targets: npt.NDArray[np.int64]) -> list[tuple[int, npt.NDArray[np.int64]]]:
+def _group_targets(
+    index: PacketIndex, targets: npt.NDArray[np.int64], only_closed: bool
+) -> list[tuple[int, npt.NDArray[np.int64]]]:
     """Return (first packet, targets) of each decode range, ascending.
 
     Each target needs the packets from its random access point up to itself. Needs that overlap are merged, and so are
@@ -64,8 +67,10 @@ def _group_targets(index: PacketIndex, targets: npt.NDArray[np.int64]) -> list[t
         return []
     points = np.flatnonzero(index.random_access)
     last = last_packets(index, targets)
+    if only_closed:
+        points = np.union1d(points[:1], points[closed_points(index, points)])
     at = np.searchsorted(points, targets, side="right") - 1
-    starts = points[np.maximum(at - index.leading[targets], 0)]
+    starts = points[at if only_closed else np.maximum(at - index.leading[targets], 0)]
     groups: list[tuple[int, int]] = []  # (first packet, position of the first target)
     for i, start in enumerate(starts.tolist()):
         first = i

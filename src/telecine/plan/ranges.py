@@ -1,4 +1,4 @@
-"""Decode ranges, and how they are split, shortened and extended. Pure functions."""
+"""Decode ranges, and how they are split and shortened. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from telecine.index.packet_index import PacketIndex
 __all__ = [
     "DecodeRange",
     "closed_points",
-    "extend_to_closed_points",
     "find_undecodable_targets",
     "keep_targets",
     "last_packets",
@@ -134,36 +133,3 @@ def find_undecodable_targets(
 
     search(sorted(range_.targets))
     return failed
-
-
-def extend_to_closed_points(index: PacketIndex, ranges: Iterable[DecodeRange]) -> list[DecodeRange]:
-    """Extend each range that starts at an open random access point back to the closed one before it.
-
-    Ranges that overlap afterwards are merged. Without an earlier closed point, the first point of the video is used.
-    """
-    extended: list[DecodeRange] = []
-    for range_ in ranges:
-        start = int(range_.packets[0])
-        if index.random_access[start] == RandomAccess.OPEN:
-            points = np.flatnonzero(index.random_access[: start + 1])
-            closed = points[closed_points(index, points)]
-            range_ = _extend(index, int(closed[-1] if len(closed) else points[0]), range_)
-            while extended and extended[-1].packets[-1] >= range_.packets[0]:
-                range_ = _merge(extended.pop(), range_)
-        extended.append(range_)
-    return extended
-
-
-def _extend(index: PacketIndex, start: int, range_: DecodeRange) -> DecodeRange:
-    first, last = int(range_.packets[0]), int(range_.packets[-1])
-    feed = ~index.disposable[start : last + 1]
-    feed[range_.packets - start] = True
-    packets = np.flatnonzero(feed) + start
-    required = np.concatenate([index.presentable[packets[packets < first]], range_.required])
-    return DecodeRange(packets, required, range_.targets, range_.reset)
-
-
-def _merge(one: DecodeRange, other: DecodeRange) -> DecodeRange:
-    packets, positions = np.unique(np.concatenate([one.packets, other.packets]), return_index=True)
-    required = np.concatenate([one.required, other.required])[positions]
-    return DecodeRange(packets, required, {**one.targets, **other.targets}, one.reset)

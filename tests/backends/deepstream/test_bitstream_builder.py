@@ -12,7 +12,7 @@ import pytest
 
 from support.clips import CLIPS, read_number
 from telecine.backends.deepstream import bitstream_builder
-from telecine.backends.deepstream.bitstream_builder import InputFile, build_files, split_ranges
+from telecine.backends.deepstream.bitstream_builder import InputFile, build_files, plan_ranges
 from telecine.backends.deepstream.mkv_writer import STEP_MS, Block, write_mkv
 from telecine.bitstream import RandomAccess
 from telecine.container.demuxer import Demuxer
@@ -20,7 +20,6 @@ from telecine.deadline import Deadline
 from telecine.errors import UnsupportedVideoError
 from telecine.index.packet_index import read_index
 from telecine.limits import Limits
-from telecine.plan.decode_plan import make_plan
 from telecine.plan.packet_reader import PacketReader
 from telecine.plan.ranges import DecodeRange
 from telecine.source.source import open_source
@@ -37,7 +36,7 @@ class Opened:
         self.index = read_index(self.demuxer, Limits(), Deadline())
 
     def ranges(self, *frames: int) -> list[DecodeRange]:
-        return split_ranges(self.index, make_plan(self.index, np.array(frames)).ranges)
+        return plan_ranges(self.index, np.array(frames))
 
     def files(self, *frames: int) -> list[InputFile]:
         request: Any = types.SimpleNamespace(

@@ -20,7 +20,7 @@ from typing import Any
 
 from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
 from telecine.backends.cuda_output import parse_device_index
-from telecine.backends.deepstream.bitstream_builder import InputFile, build_files, split_ranges
+from telecine.backends.deepstream.bitstream_builder import InputFile, build_files, plan_ranges
 from telecine.backends.deepstream.worker_pool import POLL_SECONDS, WorkerPool, load_library
 from telecine.backends.remux.output_buffers import PinnedOutput, TorchOutput
 from telecine.bitstream.h273 import matrix_code
@@ -134,7 +134,7 @@ class _FileDecoder:
     def decode(self) -> None:
         """Fill the rows of the frames that can be decoded and verified."""
         index, deadline = self._request.index, self._request.deadline
-        ranges = split_ranges(index, self._request.plan.ranges)
+        ranges = plan_ranges(index, self._request.plan.frames)
         for file in self._workers.build_in_turn(build_files(self._request, ranges, self._color_options), deadline):
             if not self._decode_file(file):
                 for range_ in file.ranges:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 import numpy as np
+import numpy.typing as npt
 
 from telecine.backends.base import DecodeRequest
 from telecine.backends.deepstream.mkv_writer import Block, write_mkv
@@ -23,9 +24,10 @@ from telecine.bitstream.nal import join_annex_b, nal_type, replace_nal_units, sp
 from telecine.errors import UnsupportedVideoError
 from telecine.index.display_order import order_conflicts
 from telecine.index.packet_index import PacketIndex
-from telecine.plan.ranges import DecodeRange, extend_to_closed_points, split_at_closed_points
+from telecine.plan.decode_plan import make_plan
+from telecine.plan.ranges import DecodeRange, split_at_closed_points
 
-__all__ = ["InputFile", "build_files", "split_ranges"]
+__all__ = ["InputFile", "build_files", "plan_ranges"]
 
 _MAX_FILE_BYTES = 64 << 20
 """Bytes of packets in a file, unless a single range has more."""
@@ -79,14 +81,14 @@ class _ScannedRange:
         return sorted(self.output_order, key=lambda ordinal: self.output_order[ordinal])
 
 
-def split_ranges(index: PacketIndex, ranges: Iterable[DecodeRange]) -> list[DecodeRange]:
-    """Split the ranges of a plan into ones without a closed random access point inside.
+def plan_ranges(index: PacketIndex, frames: npt.NDArray[np.int64]) -> list[DecodeRange]:
+    """Plan decode ranges without a closed random access point inside.
 
     A decoder may or may not return the leading pictures of an open point of H.264 that it starts at. So H.264 ranges
-    are extended back to a closed point, if there is one.
+    start at a closed point, if there is one.
     """
-    extended = extend_to_closed_points(index, ranges) if index.codec == "h264" else ranges
-    return [part for range_ in extended for part in split_at_closed_points(index, range_)]
+    plan = make_plan(index, frames, only_closed=index.codec == "h264")
+    return [part for range_ in plan.ranges for part in split_at_closed_points(index, range_)]
 
 
 def build_files(request: DecodeRequest, ranges: Iterable[DecodeRange], color_options: str) -> Iterator[InputFile]:
@@ -96,7 +98,7 @@ def build_files(request: DecodeRequest, ranges: Iterable[DecodeRange], color_opt
 
     Args:
         request: determines where the packets are read.
-        ranges: results of :func:`split_ranges`.
+        ranges: results of :func:`plan_ranges`.
         color_options: options of FFmpeg's bitstream filters ``h264_metadata`` and ``hevc_metadata``.
 
     Raises:
