@@ -209,16 +209,16 @@ def decode_all(clip: Path, options: argparse.Namespace) -> dict[str, Any]:
         context: Any = demuxer.stream.codec_context
         extradata = bytes(context.extradata or b"")
         packets = [bytes(packet) for packet in index.packets]
-    ranks = np.empty(index.num_packets, np.int64)
-    ranks[np.argsort(index.pts, kind="stable")] = np.arange(index.num_packets)
+    display_order = np.empty(index.num_packets, np.int64)
+    display_order[np.argsort(index.pts, kind="stable")] = np.arange(index.num_packets)
     flags = np.zeros(index.num_packets, np.uint8)
-    runs = np.array([[0, index.num_packets]], np.int64)
-    nothing = np.empty((0, 2), np.int64)
+    ranges = np.array([[0, index.num_packets]], np.int64)
+    targets = np.empty((0, 2), np.int64)
     geometry, output = _nvdec.Geometry(16, 16), _nvdec.Output(0, 0)
 
     def engine() -> None:
         result = _nvdec.decode(
-            0, index.codec, extradata, packets, ranks, flags, runs, nothing, geometry, output, None, None
+            0, index.codec, extradata, packets, display_order, flags, ranges, targets, geometry, output, None, None
         )
         assert result.pictures == index.num_packets and result.failure is None
 

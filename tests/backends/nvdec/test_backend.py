@@ -199,7 +199,7 @@ def test_batches_have_positions_in_display_order() -> None:
     fed = request.plan.ranges[0].packets
     assert request.index.pts[fed].tolist() != sorted(request.index.pts[fed])
     assert np.array_equal(np.argsort(batch.display_order), np.argsort(request.index.pts[fed]))
-    assert [(request.index.pts[fed[position]], row) for position, row in batch.wanted.tolist()] == [(3, 0), (6, 1)]
+    assert [(request.index.pts[fed[position]], row) for position, row in batch.targets.tolist()] == [(3, 0), (6, 1)]
 
 
 @pytest.mark.parametrize(

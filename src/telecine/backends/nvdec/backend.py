@@ -188,7 +188,7 @@ def _decode(request: DecodeRequest, nvdec: ModuleType, device: int, kind: str) -
             batch.display_order,
             batch.flags,
             batch.ranges,
-            batch.wanted,
+            batch.targets,
             geometry,
             nvdec.Output(output.pointer, count, output.stream),
             timeout=request.deadline.remaining(),
@@ -203,7 +203,7 @@ def _decode(request: DecodeRequest, nvdec: ModuleType, device: int, kind: str) -
             if result.failure_kind != "driver":
                 raise device_error("nvdec", RuntimeError(result.failure), result.failure_kind)
             failures[result.failure] = None
-        loss[batch.wanted[:, 1]] = np.frombuffer(result.loss, np.uint8)
+        loss[batch.targets[:, 1]] = np.frombuffer(result.loss, np.uint8)
     decoded = time.perf_counter()
     data = output.finish()
     seconds = {"gpu": decoded - started, "copy": time.perf_counter() - decoded}

@@ -13,7 +13,7 @@ from telecine.backends.base import DecodeRequest
 from telecine.bitstream import RandomAccess
 from telecine.index.packet_index import PacketIndex
 from telecine.plan.damage import leads_across_gap
-from telecine.plan.ranges import DecodeRange, split_at_closed_points
+from telecine.plan.ranges import DecodeRange, output_rows, split_at_closed_points
 
 __all__ = ["Batch", "read_batches"]
 
@@ -37,7 +37,7 @@ class Batch:
     """``uint8 [P]`` packet flags."""
     ranges: npt.NDArray[np.int64]
     """``int64 [R, 2]`` (start, stop) of the decode ranges in ``packets``."""
-    wanted: npt.NDArray[np.int64]
+    targets: npt.NDArray[np.int64]
     """``int64 [K, 2]`` (position in ``packets``, output row)."""
 
 
@@ -68,10 +68,12 @@ def _read(request: DecodeRequest, ranges: list[DecodeRange]) -> Batch:
         if packet.is_corrupt:
             # a second field belongs to the picture of the packet in front of it
             flags[position - int(position > 0 and index.second_field[ordinal])] |= _CORRUPT
-    targets = [(ordinal, row) for range_ in ranges for ordinal, rows in range_.targets.items() for row in rows]
-    wanted = np.array(targets, np.int64).reshape(-1, 2)
-    wanted[:, 0] = np.searchsorted(ordinals, wanted[:, 0])
-    return Batch(packets, index.display_positions(ordinals), flags, np.stack([bounds[:-1], bounds[1:]], axis=1), wanted)
+    rows = [(ordinal, row) for ordinal, wanted in output_rows(ranges).items() for row in wanted]
+    targets = np.array(rows, np.int64).reshape(-1, 2)
+    targets[:, 0] = np.searchsorted(ordinals, targets[:, 0])
+    return Batch(
+        packets, index.display_positions(ordinals), flags, np.stack([bounds[:-1], bounds[1:]], axis=1), targets
+    )
 
 
 def _packet_flags(
