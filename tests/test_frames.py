@@ -98,6 +98,11 @@ def test_a_slice_list_or_mask_gives_frames_that_stay_labelled(key: Any) -> None:
     assert part.mask.tolist() == [True] * len(rows) and part.shape == (len(rows), 4, 6, 3)
 
 
+def test_an_index_array_of_two_dimensions_is_refused() -> None:
+    with pytest.raises(telecine.OptionsError, match="an array of 2 dimensions; it must have one"):
+        frames([0, 1, 2, 3], [3, 0, 2])[np.zeros((2, 2), np.int64)]
+
+
 def test_a_forward_slice_is_a_view() -> None:
     made = frames([0, 1, 2, 3], [3, 0, 2])
     assert np.shares_memory(made[1:].data, made.data)

@@ -140,7 +140,9 @@ class Frames:
         if isinstance(key, slice) and (key.step is None or key.step > 0):
             rows: Any = key
         else:  # torch has no negative steps, and DLPack arrays take numbers only
-            rows = np.arange(len(self))[key]
+            rows = np.ascontiguousarray(np.arange(len(self))[key])
+            if rows.ndim != 1:
+                raise OptionsError(f"frames are chosen by an array of {rows.ndim} dimensions; it must have one")
         return replace(
             self,
             data=self.data[rows],

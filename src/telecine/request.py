@@ -58,21 +58,13 @@ class _SupportsOpen(Protocol):
     def open(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
-class _SupportsDlpack(Protocol):
-    """An array or tensor of any library."""
-
-    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
-
-
-class _SupportsToList(Protocol):
+class _Array(Protocol):
     """An array or tensor of any library."""
 
     def tolist(self) -> Any: ...
 
 
-SourceLike: TypeAlias = (
-    "str | os.PathLike[str] | Buffer | _SupportsRead | _SupportsOpen | _SupportsDlpack | Mapping[str, Any]"
-)
+SourceLike: TypeAlias = "str | os.PathLike[str] | Buffer | _SupportsRead | _SupportsOpen | _Array | Mapping[str, Any]"
 """An encoded video: path, URL, bytes, ``uint8`` array or tensor, binary file object, or a ``{"path", "bytes"}`` row."""
 
 SizeLike: TypeAlias = "SupportsIndex | tuple[SupportsIndex, SupportsIndex] | list[int] | Fit | None"
@@ -94,8 +86,8 @@ class SamplingOptions(TypedDict, total=False):
     fps: SupportsFloat | None
     min_frames: SupportsIndex | None
     max_frames: SupportsIndex | None
-    indices: Sequence[SupportsIndex] | _SupportsToList | None
-    timestamps: Sequence[SupportsFloat] | _SupportsToList | None
+    indices: Sequence[SupportsIndex] | _Array | None
+    timestamps: Sequence[SupportsFloat] | _Array | None
     start: SupportsFloat | None
     end: SupportsFloat | None
     policy: PolicyName | None
@@ -197,7 +189,7 @@ class Request:
 
     @property
     def fixed_count(self) -> int | None:
-        """SupportsFloat of frames that ``pad`` fills up to; None if the options do not fix one."""
+        """Number of frames that ``pad`` fills up to; None if the options do not fix one."""
         explicit = self.sampling.indices if self.sampling.indices is not None else self.sampling.timestamps
         if explicit is not None:
             return len(explicit)
