@@ -14,7 +14,7 @@ from support.clips import CLIPS, read_number
 from telecine.backends import opencv
 from telecine.backends.opencv import OpenCVBackend
 from telecine.backends.registry import get_backend
-from telecine.testing.clips import _encode, _painted, make_clip
+from telecine.testing.clips import encode_video, make_clip, painted_pictures
 
 cv2 = pytest.importorskip("cv2")
 
@@ -46,10 +46,12 @@ def test_interlaced_video_is_refused() -> None:
 def becoming_interlaced(monkeypatch: pytest.MonkeyPatch) -> bytes:
     """Twelve progressive pictures, then twelve interlaced ones; VideoInfo knows of the first ones only."""
     module = sys.modules["telecine.pipeline"]
-    described = module.describe
-    monkeypatch.setattr(module, "describe", lambda *given: replace(described(*given), interlaced=False))
+    make_video_info = module.make_video_info
+    monkeypatch.setattr(module, "make_video_info", lambda *given: replace(make_video_info(*given), interlaced=False))
     options = [f"keyint=12:bframes=0{more}" for more in ("", ":tff=1")]
-    return b"".join(_encode(_painted(12), container="h264", options={"x264-params": one}) for one in options)
+    return b"".join(
+        encode_video(painted_pictures(12), container="h264", options={"x264-params": one}) for one in options
+    )
 
 
 def test_video_that_becomes_interlaced_is_refused(becoming_interlaced: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Backends that do what a test tells them to, for the tests of the pool."""
+"""Backends whose behaviour a test chooses, for the tests of the pool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Costly", "Gate", "fakes", "filled", "steps"]
 
 
 def filled(request: DecodeRequest) -> Decoded:
-    """Every row full of its frame index."""
+    """Return frames in which every byte is the frame index modulo 256."""
     wanted, geometry = request.plan.frames, request.geometry
     data = np.empty((len(wanted), geometry.height, geometry.width, 3), np.uint8)
     data[:] = (wanted % 256)[:, None, None, None]
@@ -24,7 +24,7 @@ def filled(request: DecodeRequest) -> Decoded:
 
 
 def steps(count: int, seconds: float) -> Callable[[DecodeRequest], None]:
-    """Work in many small steps that look at the deadline, as a packet backend does."""
+    """Return a function that works in small steps and checks the deadline, as a packet backend does."""
 
     def work(request: DecodeRequest) -> None:
         for step in range(count):
@@ -35,7 +35,7 @@ def steps(count: int, seconds: float) -> Callable[[DecodeRequest], None]:
 
 
 class Fake(Backend):
-    """Calls the option ``do`` with the request, if there is one, and gives pictures of the wanted frame indices."""
+    """Calls the option ``do`` with the request, if it is given, and returns frames of their indices."""
 
     name = "fake"
     devices = ("cpu", "cuda")
@@ -51,7 +51,7 @@ class Fake(Backend):
 
 
 class Costly(Fake):
-    """Says what it takes: the options ``host`` and ``gpu``, bytes."""
+    """Takes as much memory as the options ``host`` and ``gpu`` say, bytes."""
 
     def memory_cost(self, request: DecodeRequest) -> MemoryCost:
         return MemoryCost(request.options.get("host", 0), request.options.get("gpu", 0))
@@ -71,25 +71,25 @@ class CostRaises(Fake):
 
 
 class Gate:
-    """Something a backend stands in front of until the test opens it."""
+    """Blocks backends until the test opens it."""
 
     def __init__(self) -> None:
         self._open = threading.Event()
         self.arrived = threading.Semaphore(0)
 
     def __call__(self, request: DecodeRequest) -> None:
-        """Wait, looking at the deadline."""
+        """Wait, and check the deadline."""
         self.arrived.release()
         while not self._open.wait(0.005):
             request.deadline.check("decoding")
 
     def block(self, request: DecodeRequest) -> None:
-        """Wait as a library does that never looks at a deadline."""
+        """Wait without checking the deadline, as a library does that hangs."""
         self.arrived.release()
         self._open.wait(60)
 
     def wait_for(self, count: int) -> None:
-        """Until so many stand here."""
+        """Wait until so many backends are blocked."""
         for _ in range(count):
             assert self.arrived.acquire(timeout=20)
 

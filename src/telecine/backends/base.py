@@ -270,7 +270,9 @@ class Backend(ABC):
         """
         if device.partition(":")[0] not in self.devices:
             allowed = " or ".join(f'"{kind}"' for kind in self.devices)
-            raise OptionsError(f"device is {device!r}; {self.name} puts frames on {allowed} only")
+            raise OptionsError(
+                f"device is {device!r}; {self.name} puts frames on {allowed} only; choose that, or another backend"
+            )
 
     def decodes_on_cpu(self, device: str) -> bool:
         """Return True if a decode for this device keeps processor cores busy, so that a pool counts them."""

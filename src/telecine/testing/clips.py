@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from telecine.testing.test_pattern import paint, rotate_for_storage
 
-__all__ = ["CLIPS", "Clip", "make_clip"]
+__all__ = ["CLIPS", "Clip", "encode_video", "make_clip", "painted_pictures"]
 
 _WIDTH, _HEIGHT = 192, 144
 _FRAMES = 48
@@ -52,7 +52,7 @@ def make_clip(name: str) -> Clip:
 _Picture = npt.NDArray[np.uint8]
 
 
-def _encode(
+def encode_video(
     pictures: Iterable[_Picture],
     *,
     container: str = "mp4",
@@ -63,6 +63,18 @@ def _encode(
     ticks: Callable[[int], int] = lambda number: number * _FRAME_TICKS,
     prepare: Callable[[Any], None] = lambda stream: None,
 ) -> bytes:
+    """Encode pictures with PyAV and return the file.
+
+    Args:
+        pictures: ``uint8 [H, W, 3]`` RGB.
+        container: FFmpeg's name of the container.
+        codec: FFmpeg's name of the encoder.
+        pixels: FFmpeg's name of the pixel format.
+        options: Options of the encoder.
+        muxer: Options of the muxer.
+        ticks: Presentation time of a picture by its number, in 1/15360 s.
+        prepare: Called with the stream before the first picture is encoded.
+    """
     import av
 
     target = io.BytesIO()
@@ -96,7 +108,8 @@ def _frame(picture: _Picture, pixels: str, context: Any) -> Any:
     return frame
 
 
-def _painted(count: int = _FRAMES, width: int = _WIDTH, height: int = _HEIGHT) -> Iterator[_Picture]:
+def painted_pictures(count: int = _FRAMES, width: int = _WIDTH, height: int = _HEIGHT) -> Iterator[_Picture]:
+    """Yield test pictures with the numbers from 0 on."""
     return (paint(number, width, height) for number in range(count))
 
 
@@ -105,22 +118,20 @@ def _even(count: int) -> tuple[float, ...]:
 
 
 def _plain(name: str, **how: Any) -> Clip:
-    return Clip(name, _encode(_painted(), **how), tuple(range(_FRAMES)), _even(_FRAMES))
+    return Clip(name, encode_video(painted_pictures(), **how), tuple(range(_FRAMES)), _even(_FRAMES))
 
 
 def _variable_rate(name: str) -> Clip:
     """30 frames per second, then 5."""
-    at = [
-        number * _FRAME_TICKS if number < 24 else (24 + (number - 24) * 6) * _FRAME_TICKS for number in range(_FRAMES)
-    ]
-    times = tuple(ticks / 15360 for ticks in at)
-    return Clip(name, _encode(_painted(), ticks=lambda number: at[number]), tuple(range(_FRAMES)), times)
+    at = [(number if number < 24 else 24 + (number - 24) * 6) * _FRAME_TICKS for number in range(_FRAMES)]
+    times = tuple(float(ticks * _TIME_BASE) for ticks in at)
+    return Clip(name, encode_video(painted_pictures(), ticks=lambda number: at[number]), tuple(range(_FRAMES)), times)
 
 
 def _edit_list(name: str) -> Clip:
     """The first ten frames, which the others refer to, are hidden by an edit list."""
-    data = _encode(
-        _painted(), ticks=lambda number: (number - 10) * _FRAME_TICKS, muxer={"avoid_negative_ts": "disabled"},
+    data = encode_video(
+        painted_pictures(), ticks=lambda number: (number - 10) * _FRAME_TICKS, muxer={"avoid_negative_ts": "disabled"},
         options={"x264-params": "keyint=48:scenecut=0:bframes=0"},
     )  # fmt: skip
     return Clip(name, data, tuple(range(10, _FRAMES)), _even(_FRAMES - 10))
@@ -129,12 +140,12 @@ def _edit_list(name: str) -> Clip:
 def _rotated(name: str, quarter_turns: int, mirrored: bool) -> Clip:
     """Pictures that are upright once the display matrix is applied."""
 
-    stored = (rotate_for_storage(picture, quarter_turns, mirrored) for picture in _painted(24))
+    stored = (rotate_for_storage(picture, quarter_turns, mirrored) for picture in painted_pictures(24))
 
     def prepare(stream: Any) -> None:
         stream.set_display_rotation(-90 * quarter_turns, hflip=mirrored)
 
-    return Clip(name, _encode(stored, prepare=prepare), tuple(range(24)), _even(24))
+    return Clip(name, encode_video(stored, prepare=prepare), tuple(range(24)), _even(24))
 
 
 def _flat(name: str, matrix: int, levels: int) -> Clip:
@@ -145,7 +156,7 @@ def _flat(name: str, matrix: int, levels: int) -> Clip:
     def prepare(stream: Any) -> None:
         stream.codec_context.colorspace, stream.codec_context.color_range = matrix, levels
 
-    data = _encode([picture] * 6, prepare=prepare, options={"qp": "1", "x264-params": "keyint=3:bframes=0"})
+    data = encode_video([picture] * 6, prepare=prepare, options={"qp": "1", "x264-params": "keyint=3:bframes=0"})
     return Clip(name, data, (), _even(6), 64, 64, colour=rgb)
 
 
@@ -153,13 +164,13 @@ def _repeated(name: str) -> Clip:
     """Every picture twice, as in a recording of slides."""
     pictures = (paint(number // 2, _WIDTH, _HEIGHT) for number in range(24))
     # the two are identical only if each is coded as a key frame
-    data = _encode(pictures, options={"x264-params": "keyint=1", "qp": "20"})
+    data = encode_video(pictures, options={"x264-params": "keyint=1", "qp": "20"})
     return Clip(name, data, tuple(number // 2 for number in range(24)), _even(24))
 
 
 def _damaged(name: str, change: Callable[[bytes], bytes]) -> Clip:
     """One packet is replaced by another one of the same size."""
-    data = _encode(_painted(), options={"x264-params": "keyint=12:min-keyint=12:scenecut=0:bframes=0"})
+    data = encode_video(painted_pictures(), options={"x264-params": "keyint=12:min-keyint=12:scenecut=0:bframes=0"})
     at, size = _packets(data)[15]
     data = data[:at] + change(data[at : at + size]) + data[at + size :]
     return Clip(name, data, tuple(range(_FRAMES)), _even(_FRAMES), lost=frozenset(range(15, 24)))
@@ -178,7 +189,9 @@ def _add_noise(packet: bytes) -> bytes:
 
 def _truncated(name: str) -> Clip:
     """The file ends before a packet."""
-    whole = _encode(_painted(), container="mpegts", options={"x264-params": "keyint=12:scenecut=0:bframes=0"})
+    whole = encode_video(
+        painted_pictures(), container="mpegts", options={"x264-params": "keyint=12:scenecut=0:bframes=0"}
+    )
     count = 30
     return Clip(name, whole[: _packets(whole)[count][0]], tuple(range(count)), _even(count))
 
@@ -194,7 +207,7 @@ def _packets(data: bytes) -> list[tuple[int, int]]:
 CLIPS: dict[str, Callable[[str], Clip]] = {
     "h264": _plain,
     "open-gop": lambda name: _plain(name, options={"x264-params": f"{_GOP}:open-gop=1"}),
-    "one-frame": lambda name: Clip(name, _encode(_painted(1)), (0,), (0.0,)),
+    "one-frame": lambda name: Clip(name, encode_video(painted_pictures(1)), (0,), (0.0,)),
     "matroska": lambda name: _plain(name, container="matroska"),
     "transport-stream": lambda name: _plain(name, container="mpegts"),
     "hevc": lambda name: _plain(
@@ -213,7 +226,7 @@ CLIPS: dict[str, Callable[[str], Clip]] = {
     "rotated-180": lambda name: _rotated(name, 2, False),
     "mirrored": lambda name: _rotated(name, 3, True),
     "odd-size": lambda name: Clip(
-        name, _encode(_painted(24, 95, 63), pixels="yuv444p"), tuple(range(24)), _even(24), 95, 63
+        name, encode_video(painted_pictures(24, 95, 63), pixels="yuv444p"), tuple(range(24)), _even(24), 95, 63
     ),
     "repeated-pictures": _repeated,
     "bt709": lambda name: _flat(name, 1, 1),
