@@ -23,12 +23,10 @@ from support.fake_pynvvideocodec import FakePyNvVideoCodec
 from telecine.backends import cuda_output, registry
 from telecine.backends.pynvvideocodec import backend, batches, surfaces
 from telecine.backends.pynvvideocodec.backend import PyNvVideoCodecBackend
-from telecine.bitstream.annexb import AnnexBConverter
 from telecine.deadline import Deadline
 from telecine.testing import CASES, Case, run_case
 
 CLIP = CLIPS["h264_pyramid.mp4"]
-CODE = b"\0\0\0\1"
 Start = Callable[..., FakePyNvVideoCodec]
 
 
@@ -518,59 +516,3 @@ def test_status_gives_the_version_of_the_installed_package(start: Start, monkeyp
     start()
     monkeypatch.setattr(backend, "version", lambda name: {"pynvvideocodec": "2.0.4"}[name])
     assert PyNvVideoCodecBackend().status().version == "2.0.4"
-
-
-def _avcc(*sets: bytes, length_size: int = 4) -> bytes:
-    units = b"".join(len(unit).to_bytes(2, "big") + unit for unit in sets[:1])
-    more = b"".join(len(unit).to_bytes(2, "big") + unit for unit in sets[1:])
-    head = bytes([1, 100, 0, 30, 0xFC | (length_size - 1), 0xE1])
-    return head + units + bytes([len(sets) - 1]) + more
-
-
-@pytest.mark.parametrize("length_size", [1, 2, 4])
-def test_length_prefixed_packets_become_start_codes(length_size: int) -> None:
-    sps, pps, slices = b"\x67sps", b"\x68pps", [b"\x06sei", b"\x65\x88slice"]
-    packet = b"".join(len(unit).to_bytes(length_size, "big") + unit for unit in slices)
-    stream = AnnexBConverter("h264", _avcc(sps, pps, length_size=length_size))
-    body = b"".join(CODE + unit for unit in slices)
-    assert stream.convert(packet, True, True) == CODE + sps + CODE + pps + body
-    assert stream.sequence_headers == (sps,)
-    assert stream.convert(packet, False, False) == body
-    assert stream.convert(memoryview(packet), True, True) == CODE + sps + CODE + pps + body
-    wrong_length = b"\xff" * length_size + packet
-    assert stream.convert(wrong_length, False, False) is None
-    # without bytes it would be taken for the end of the stream
-    assert stream.convert(bytes(length_size), False, False) is None
-
-
-def test_start_codes_pass_through() -> None:
-    packet = CODE + b"\x09\xf0\0\0\1\x65\x88slice"
-    for extradata in (b"", CODE + b"\x67sps", _avcc(b"\x67sps", b"\x68pps")):
-        stream = AnnexBConverter("h264", extradata)
-        stream.convert(packet, True, True)
-        assert stream.convert(packet, False, True) == packet
-
-
-def test_a_change_of_parameter_sets_shows() -> None:
-    stream = AnnexBConverter("h264", CODE + b"\x67one")
-    slice_ = CODE + b"\x65\x88slice"
-    stream.convert(slice_, True, True)
-    assert stream.sequence_headers == (b"\x67one",)
-    stream.convert(CODE + b"\x67one" + slice_, False, True)
-    assert stream.sequence_headers == (b"\x67one",)
-    stream.convert(CODE + b"\x67two" + slice_, False, True)
-    assert stream.sequence_headers == (b"\x67two",)
-    stream.update_extradata(_avcc(b"\x67new", b"\x68pps"))
-    packet = b"\0\0\0\7\x65\x88slice"[:11]
-    assert stream.convert(packet, False, True) == CODE + b"\x67new" + CODE + b"\x68pps" + CODE + packet[4:]
-    assert stream.sequence_headers == (b"\x67new",)
-
-
-def test_headers_of_other_codecs_stand_in_front_once() -> None:
-    assert AnnexBConverter("vc1", b"\x25\0\0\1\x0fseq").convert(b"frame", True, True) == b"\0\0\1\x0fseq\0\0\1\x0dframe"
-    sequence, frame = b"\x0a\x03abc", b"\x32\x05frame"
-    assert AnnexBConverter("av1", b"\x81\0\0\0" + sequence).convert(frame, True, True) == sequence + frame
-    assert AnnexBConverter("av1", b"\x81\0\0\0" + sequence).convert(
-        b"\x12\0" + sequence + frame, prepend_extradata=True, is_random_access=True
-    ) == (b"\x12\0" + sequence + frame)
-    assert AnnexBConverter("vp9", b"private").convert(b"frame", True, True) == b"frame"
