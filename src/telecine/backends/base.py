@@ -207,6 +207,8 @@ class Backend(ABC):
     """Options by name, checked before the source is opened. None if any option is taken and :meth:`decode` checks."""
     detects_damage: bool = True
     """True if damage inside a picture is detected, so that the frames which refer to it are left out."""
+    chunks_per_group: int = 1
+    """Chunks that :meth:`decode_chunks` decodes together; more than 1 for hardware with several decoders."""
     differences: Mapping[str, str] = {}
     """Names of conformance cases (:mod:`telecine.testing`) that come out differently, each with the reason."""
     tolerances: Mapping[str, int] = {}
@@ -243,7 +245,8 @@ class Backend(ABC):
         """
         frame_bytes = request.geometry.height * request.geometry.width * 3
         max_frames = max(1, _MAX_GROUP_BYTES // (frame_bytes * chunk_frames)) * chunk_frames
-        for group in split_frames(request.index, request.plan.frames, chunk_frames, max_frames):
+        min_frames = min(max_frames, self.chunks_per_group * chunk_frames)
+        for group in split_frames(request.index, request.plan.frames, min_frames, max_frames):
             plan = make_plan(request.index, request.plan.frames[group])
             decoded = self.decode(replace(request, plan=plan))
             packets_fed = plan.packets_fed

@@ -49,6 +49,7 @@ class NvdecBackend(Backend):
     """Executes a plan on a GPU."""
 
     name = "nvdec"
+    chunks_per_group = 8  # decoded at the same time if they start at closed random access points
     devices = ("cpu", "cuda")
     options: Mapping[str, Option] = {"out": OUT}
 
