@@ -346,3 +346,27 @@ def test_decoder_sessions_are_reused_by_later_requests(gpu: None) -> None:
 def _sessions() -> tuple[int, int]:
     counters = backend.stats()
     return counters["sessions_made"], counters["sessions_reused"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "options",
+    [{"backend": "nvdec", "out": out} for out in ("numpy", "array", "torch")] + [{"backend": "pyav"}],
+    ids=lambda options: "-".join(options.values()),
+)
+def test_gpu_frames_of_both_layouts_have_the_same_pixels_and_one_frame_has_three_axes(options: Any, gpu: None) -> None:
+    if options.get("out") == "torch":
+        pytest.importorskip("torch")
+    path = CLIPS["base.mp4"].path()
+    last = telecine.load(path, num_frames=5, size=64, device="cuda", **options)
+    first = telecine.load(path, num_frames=5, size=64, device="cuda", layout="NCHW", **options)
+    assert first.shape == (5, 3, *last.shape[1:3]) and first[2].image.shape == first.shape[1:]
+    host = last.numpy()
+    for frames in (first, first[[0, 1, 2, 3, 4]], last.with_layout("NCHW")):
+        assert np.array_equal(frames.numpy().transpose(0, 2, 3, 1), host)
+    assert last[2].image.shape == host.shape[1:]
+    assert np.array_equal(np.asarray(first[2].pil()), host[2]) and np.array_equal(np.asarray(last[-3].pil()), host[2])
+    assert np.array_equal(last[3:0:-1].numpy(), host[3:0:-1])
+    if options.get("out") != "numpy":
+        torch = pytest.importorskip("torch")
+        assert np.array_equal(torch.from_dlpack(first[1].image).cpu().numpy(), host[1].transpose(2, 0, 1))
