@@ -113,43 +113,43 @@ def painted_pictures(count: int = _FRAMES, width: int = _WIDTH, height: int = _H
     return (paint(number, width, height) for number in range(count))
 
 
-def _even(count: int) -> tuple[float, ...]:
+def _even_times(count: int) -> tuple[float, ...]:
     return tuple(number / 30 for number in range(count))
 
 
-def _plain(name: str, **how: Any) -> Clip:
-    return Clip(name, encode_video(painted_pictures(), **how), tuple(range(_FRAMES)), _even(_FRAMES))
+def _numbered_clip(name: str, **options: Any) -> Clip:
+    return Clip(name, encode_video(painted_pictures(), **options), tuple(range(_FRAMES)), _even_times(_FRAMES))
 
 
 def _variable_rate(name: str) -> Clip:
-    """30 frames per second, then 5."""
+    """Make a clip with 30 frames per second, then 5."""
     at = [(number if number < 24 else 24 + (number - 24) * 6) * _FRAME_TICKS for number in range(_FRAMES)]
     times = tuple(float(ticks * _TIME_BASE) for ticks in at)
     return Clip(name, encode_video(painted_pictures(), ticks=lambda number: at[number]), tuple(range(_FRAMES)), times)
 
 
 def _edit_list(name: str) -> Clip:
-    """The first ten frames, which the others refer to, are hidden by an edit list."""
+    """Make a clip whose first ten frames, which the others refer to, are hidden by an edit list."""
     data = encode_video(
         painted_pictures(), ticks=lambda number: (number - 10) * _FRAME_TICKS, muxer={"avoid_negative_ts": "disabled"},
         options={"x264-params": "keyint=48:scenecut=0:bframes=0"},
     )  # fmt: skip
-    return Clip(name, data, tuple(range(10, _FRAMES)), _even(_FRAMES - 10))
+    return Clip(name, data, tuple(range(10, _FRAMES)), _even_times(_FRAMES - 10))
 
 
 def _rotated(name: str, quarter_turns: int, mirrored: bool) -> Clip:
-    """Pictures that are upright once the display matrix is applied."""
+    """Make a clip whose pictures are upright once the display matrix is applied."""
 
     stored = (rotate_for_storage(picture, quarter_turns, mirrored) for picture in painted_pictures(24))
 
     def prepare(stream: Any) -> None:
         stream.set_display_rotation(-90 * quarter_turns, hflip=mirrored)
 
-    return Clip(name, encode_video(stored, prepare=prepare), tuple(range(24)), _even(24))
+    return Clip(name, encode_video(stored, prepare=prepare), tuple(range(24)), _even_times(24))
 
 
 def _flat(name: str, matrix: int, levels: int) -> Clip:
-    """One colour, which a wrong matrix or range changes by 8 or more."""
+    """Make a clip of one colour, which a wrong matrix or range changes by 8 or more."""
     rgb = (192, 64, 32)
     picture = np.full((64, 64, 3), rgb, np.uint8)
 
@@ -157,23 +157,23 @@ def _flat(name: str, matrix: int, levels: int) -> Clip:
         stream.codec_context.colorspace, stream.codec_context.color_range = matrix, levels
 
     data = encode_video([picture] * 6, prepare=prepare, options={"qp": "1", "x264-params": "keyint=3:bframes=0"})
-    return Clip(name, data, (), _even(6), 64, 64, colour=rgb)
+    return Clip(name, data, (), _even_times(6), 64, 64, colour=rgb)
 
 
 def _repeated(name: str) -> Clip:
-    """Every picture twice, as in a recording of slides."""
+    """Make a clip with every picture twice, as in a recording of slides."""
     pictures = (paint(number // 2, _WIDTH, _HEIGHT) for number in range(24))
     # the two are identical only if each is coded as a key frame
     data = encode_video(pictures, options={"x264-params": "keyint=1", "qp": "20"})
-    return Clip(name, data, tuple(number // 2 for number in range(24)), _even(24))
+    return Clip(name, data, tuple(number // 2 for number in range(24)), _even_times(24))
 
 
 def _damaged(name: str, change: Callable[[bytes], bytes]) -> Clip:
-    """One packet is replaced by another one of the same size."""
+    """Make a clip in which one packet is replaced by another one of the same size."""
     data = encode_video(painted_pictures(), options={"x264-params": "keyint=12:min-keyint=12:scenecut=0:bframes=0"})
     at, size = _packets(data)[15]
     data = data[:at] + change(data[at : at + size]) + data[at + size :]
-    return Clip(name, data, tuple(range(_FRAMES)), _even(_FRAMES), lost=frozenset(range(15, 24)))
+    return Clip(name, data, tuple(range(_FRAMES)), _even_times(_FRAMES), lost=frozenset(range(15, 24)))
 
 
 def _wrong_length(packet: bytes) -> bytes:
@@ -188,12 +188,12 @@ def _add_noise(packet: bytes) -> bytes:
 
 
 def _truncated(name: str) -> Clip:
-    """The file ends before a packet."""
+    """Make a file that ends before a packet."""
     whole = encode_video(
         painted_pictures(), container="mpegts", options={"x264-params": "keyint=12:scenecut=0:bframes=0"}
     )
     count = 30
-    return Clip(name, whole[: _packets(whole)[count][0]], tuple(range(count)), _even(count))
+    return Clip(name, whole[: _packets(whole)[count][0]], tuple(range(count)), _even_times(count))
 
 
 def _packets(data: bytes) -> list[tuple[int, int]]:
@@ -205,28 +205,28 @@ def _packets(data: bytes) -> list[tuple[int, int]]:
 
 
 CLIPS: dict[str, Callable[[str], Clip]] = {
-    "h264": _plain,
-    "open-gop": lambda name: _plain(name, options={"x264-params": f"{_GOP}:open-gop=1"}),
+    "h264": _numbered_clip,
+    "open-gop": lambda name: _numbered_clip(name, options={"x264-params": f"{_GOP}:open-gop=1"}),
     "one-frame": lambda name: Clip(name, encode_video(painted_pictures(1)), (0,), (0.0,)),
-    "matroska": lambda name: _plain(name, container="matroska"),
-    "transport-stream": lambda name: _plain(name, container="mpegts"),
-    "hevc": lambda name: _plain(
+    "matroska": lambda name: _numbered_clip(name, container="matroska"),
+    "transport-stream": lambda name: _numbered_clip(name, container="mpegts"),
+    "hevc": lambda name: _numbered_clip(
         name, codec="libx265", options={"x265-params": "log-level=none:pools=none:frame-threads=1:keyint=12:bframes=4"}
     ),
-    "10-bit": lambda name: _plain(
+    "10-bit": lambda name: _numbered_clip(
         name,
         codec="libx265",
         pixels="yuv420p10le",
         options={"x265-params": "log-level=none:pools=none:frame-threads=1:keyint=12:bframes=4"},
     ),
-    "interlaced": lambda name: _plain(name, options={"x264-params": f"{_GOP}:tff=1"}),
+    "interlaced": lambda name: _numbered_clip(name, options={"x264-params": f"{_GOP}:tff=1"}),
     "variable-rate": _variable_rate,
     "edit-list": _edit_list,
     "rotated-90": lambda name: _rotated(name, 1, False),
     "rotated-180": lambda name: _rotated(name, 2, False),
     "mirrored": lambda name: _rotated(name, 3, True),
     "odd-size": lambda name: Clip(
-        name, encode_video(painted_pictures(24, 95, 63), pixels="yuv444p"), tuple(range(24)), _even(24), 95, 63
+        name, encode_video(painted_pictures(24, 95, 63), pixels="yuv444p"), tuple(range(24)), _even_times(24), 95, 63
     ),
     "repeated-pictures": _repeated,
     "bt709": lambda name: _flat(name, 1, 1),
