@@ -1,4 +1,4 @@
-"""Headers that change in mid-stream: decoding must not begin where what is in force is not known."""
+"""Parameter sets that change in mid-stream: decoding must start only where all of them are known."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ WANTED = [[30], [41], [55], [5, 55], [29, 30, 31], [12, 44, 47, 59], [3]]
 
 
 def encode(codec: str, options: str, container: str, first: int) -> bytes:
-    """Numbered pictures, a point of access every ten."""
+    """Encode numbered pictures with a random access point every ten."""
     target = io.BytesIO()
     with av.open(target, "w", format=container) as file:
         stream: Any = file.add_stream(f"lib{codec}", rate=10)
-        stream.width, stream.height, stream.pix_fmt = 192, 144, "yuv420p"  # hardware takes nothing smaller of HEVC
+        stream.width, stream.height, stream.pix_fmt = 192, 144, "yuv420p"  # the minimum of NVDEC for HEVC
         stream.options = {f"{codec}-params": options}
         for number in range(first, first + FRAMES):
             for packet in stream.encode(av.VideoFrame.from_ndarray(paint(number, 192, 144), "rgb24")):
@@ -47,8 +47,8 @@ def encode(codec: str, options: str, container: str, first: int) -> bytes:
     return target.getvalue()
 
 
-def once(stream: bytes, kinds: frozenset[int], shift: int) -> bytes:
-    """An Annex-B stream with the first of its parameter sets only."""
+def keep_first_parameter_sets(stream: bytes, kinds: frozenset[int], shift: int) -> bytes:
+    """Return an Annex B stream without repeated parameter sets."""
     head, *units = stream.split(b"\0\0\1")
     seen: set[int] = set()
     kept = [head]
@@ -61,19 +61,19 @@ def once(stream: bytes, kinds: frozenset[int], shift: int) -> bytes:
 
 
 def h264(container: str = "h264") -> list[bytes]:
-    """Two sections with the same sequence header, and other quantisers in the picture headers."""
+    """Return two sections with equal SPS, and PPS with different quantisers."""
     options = "cabac=0:bframes=0:scenecut=0:keyint=10:min-keyint=10:qp="
     return [encode("x264", options + qp, container, first) for qp, first in (("20", 0), ("38", 30))]
 
 
 def hevc() -> list[bytes]:
-    """The same, with open points of access and pictures in front of them that look back."""
+    """Return the same in HEVC, with open random access points and leading pictures."""
     options = "log-level=none:bframes=2:open-gop=1:scenecut=0:keyint=10:min-keyint=10:no-info=1:cutree=0:aq-mode=0:crf="
     return [encode("x265", f"{options}{crf}", "hevc", first) for crf, first in (("20", 0), ("40", 30))]
 
 
 def join_flv(files: list[bytes], repeated: bool = False) -> bytes:
-    """The tags of all, headers too, behind the header of the first; those in front of every key frame if repeated."""
+    """Join FLV files, all tags after the first file's header; ``repeated``: extradata tags before every key frame."""
     joined = bytearray(files[0][:13])
     for number, data in enumerate(files):
         at = 13
@@ -86,7 +86,7 @@ def join_flv(files: list[bytes], repeated: bool = False) -> bytes:
             if repeated and data[at] == 9 and body[:2] == b"\x17\1":
                 joined += header[0] + time.to_bytes(3, "big") + data[at + 7 : at + 11] + header[1]
                 joined += (11 + len(header[1])).to_bytes(4, "big")
-            if data[at] == 9 and body[1] != 2:  # of video, and no end of a sequence
+            if data[at] == 9 and body[1] != 2:  # a video tag other than an end of sequence
                 joined += data[at : at + 4] + time.to_bytes(3, "big") + data[at + 7 : at + 11] + body
                 joined += (11 + size).to_bytes(4, "big")
             at += 11 + size + 4
@@ -94,43 +94,43 @@ def join_flv(files: list[bytes], repeated: bool = False) -> bytes:
 
 
 def remux(data: bytes, container: str, apart: bool = False) -> bytes:
-    """The packets of a stream that is not reordered, in another container; parameter sets in packets of their own."""
+    """Remux a stream without reordering; if ``apart``, with parameter sets in separate packets."""
     target = io.BytesIO()
     with av.open(io.BytesIO(data)) as source, av.open(target, "w", format=container) as file:
         stream = file.add_stream_from_template(source.streams.video[0])
         packets: Any = (packet for packet in source.demux(video=0) if packet.size)
-        for at, packet in enumerate(_split(packets) if apart else packets):
+        for at, packet in enumerate(_split_parameter_sets(packets) if apart else packets):
             packet.stream, packet.time_base = stream, Fraction(1, 10)
             packet.pts = packet.dts = at
             file.mux(packet)
     return target.getvalue()
 
 
-def _split(packets: Iterator[Any]) -> Iterator[Any]:
-    """Packets of Annex B, with those before the first slice, if any, in one of their own."""
+def _split_parameter_sets(packets: Iterator[Any]) -> Iterator[Any]:
+    """Yield Annex B packets with parameter sets in separate packets."""
     for packet in packets:
         _, *units = bytes(packet).split(b"\0\0\1")
         sets = [unit.rstrip(b"\0") for unit in units if unit[0] & 31 in (7, 8)]
-        for part in (sets, [unit for unit in units if unit[0] & 31 not in (7, 8)]):
-            if part:
-                made = av.Packet(b"".join(b"\0\0\0\1" + unit for unit in part))
+        for group in (sets, [unit for unit in units if unit[0] & 31 not in (7, 8)]):
+            if group:
+                made = av.Packet(b"".join(b"\0\0\0\1" + unit for unit in group))
                 made.is_keyframe = packet.is_keyframe
                 yield made
 
 
 @pytest.fixture(scope="module", params=["h264", "mkv", "flv", "mp4 of flv", "hevc"])
 def video(request: pytest.FixtureRequest) -> tuple[bytes, Any]:
-    """A file of two sections, and the frames of each section by itself."""
+    """A file of two sections, and the frames of both sections decoded separately."""
     if "flv" in request.param:
         sections = h264("flv")
         joined = join_flv(sections)
         if request.param != "flv":
             joined = remux(joined, "mp4")
     elif request.param == "hevc":
-        sections = [once(section, frozenset({32, 33, 34}), 1) for section in hevc()]
+        sections = [keep_first_parameter_sets(section, frozenset({32, 33, 34}), 1) for section in hevc()]
         joined = b"".join(sections)
     else:
-        sections = [once(section, frozenset({7, 8}), 0) for section in h264()]
+        sections = [keep_first_parameter_sets(section, frozenset({7, 8}), 0) for section in h264()]
         joined = b"".join(sections)
         if request.param == "mkv":
             joined = remux(joined, "matroska")
@@ -139,8 +139,10 @@ def video(request: pytest.FixtureRequest) -> tuple[bytes, Any]:
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("wanted", [None, *WANTED], ids=str)
-def test_frames_are_those_of_each_section(video: tuple[bytes, Any], wanted: list[int] | None, threads: int) -> None:
-    """Whichever are asked for: a decoder that begins behind the change would use the headers of the first section."""
+def test_frames_after_a_change_of_parameter_sets_are_exact(
+    video: tuple[bytes, Any], wanted: list[int] | None, threads: int
+) -> None:
+    """A decoder that starts after the change would use the parameter sets of the first section."""
     data, known = video
     frames = telecine.load(data, indices=wanted, threads=threads)
     assert frames.report.lost == ()
@@ -148,8 +150,8 @@ def test_frames_are_those_of_each_section(video: tuple[bytes, Any], wanted: list
 
 
 @pytest.mark.parametrize("wanted", WANTED, ids=str)
-def test_a_library_that_wants_a_file_gets_them(video: tuple[bytes, Any], wanted: list[int]) -> None:
-    """That file has room for headers in front and in the packets, not beside them."""
+def test_remuxed_files_have_the_changed_parameter_sets(video: tuple[bytes, Any], wanted: list[int]) -> None:
+    """Such a file has extradata and in-band parameter sets, but no extradata attached to packets."""
     data, known = video
     frames = telecine.load(data, backend="opencv", indices=wanted)
     assert frames.report.lost == ()
@@ -158,7 +160,7 @@ def test_a_library_that_wants_a_file_gets_them(video: tuple[bytes, Any], wanted:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["nvdec", "torchcodec", "pynvvideocodec", "deepstream"])
-def test_on_a_gpu_they_are_the_same_or_refused(video: tuple[bytes, Any], name: str) -> None:
+def test_gpu_backends_decode_or_refuse_changed_parameter_sets(video: tuple[bytes, Any], name: str) -> None:
     status = get_backend(name).status()
     if not status.usable:
         pytest.skip(f"{name}: {status.reason}")
@@ -166,15 +168,15 @@ def test_on_a_gpu_they_are_the_same_or_refused(video: tuple[bytes, Any], name: s
     for wanted in WANTED:
         try:
             frames = telecine.load(data, backend=name, device="cuda", indices=wanted)
-        except telecine.UnsupportedVideoError:
-            return
+        except telecine.UnsupportedVideoError as refusal:
+            pytest.skip(f"{name} refuses the video: {refusal}")
         assert frames.report.lost == ()
         assert np.abs(frames.numpy().astype(np.int16) - known[wanted]).max() <= 3
 
 
 @pytest.mark.parametrize(("wanted", "kinds"), [(3, {5, 1, 6}), (41, {7, 8, 5, 1, 6})])
-def test_the_engine_for_gpus_gets_them_in_the_packets(wanted: int, kinds: set[int]) -> None:
-    """It is told of the file's header alone."""
+def test_nvdec_gets_changed_parameter_sets_in_band(wanted: int, kinds: set[int]) -> None:
+    """The engine gets only the extradata of the file."""
     deadline = Deadline()
     data = join_flv(h264("flv"))
     with open_source(data, Limits(), deadline) as source, Demuxer(source, deadline) as demuxer:
@@ -188,8 +190,8 @@ def test_the_engine_for_gpus_gets_them_in_the_packets(wanted: int, kinds: set[in
         assert ({7, 8} <= {unit[0] & 31 for unit in units.split(bytes(batch.packets[0]))}) == ({7, 8} <= kinds)
 
 
-def test_headers_that_do_not_fit_the_packets_are_refused() -> None:
-    """Lengths of another size, or of a codec without a way to write them into packets."""
+def test_prepend_parameter_sets_returns_none_if_they_do_not_fit_the_packets() -> None:
+    """The lengths have another size, or the codec has no in-band parameter sets."""
     with av.open(io.BytesIO(h264("flv")[0])) as file:
         record = bytes(file.streams.video[0].codec_context.extradata or b"")
     assert prepend_parameter_sets("h264", record, record, b"packet") is not None
@@ -199,10 +201,10 @@ def test_headers_that_do_not_fit_the_packets_are_refused() -> None:
     assert prepend_parameter_sets("mpeg4", record, record, b"packet") is None
 
 
-def test_a_file_that_is_read_again_brings_its_headers_again(
+def test_packets_read_again_after_a_seek_get_their_parameter_sets(
     video: tuple[bytes, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind a seek some demuxers leave them out."""
+    """Some demuxers leave them out after a seek."""
     data, known = video
     monkeypatch.setattr("telecine.index.packet_scan._MAX_KEPT_BYTES", 0)
     monkeypatch.setattr("telecine.plan.packet_reader._MAX_PACKETS_READ_OVER", 4)
@@ -216,9 +218,9 @@ def read(data: bytes) -> PacketIndex:
 
 
 @pytest.mark.parametrize("wanted", [None, *WANTED], ids=str)
-def test_packets_that_hold_nothing_but_sets_are_fed(wanted: list[int] | None) -> None:
-    """Demuxers say that they are no key frames."""
-    sections = [once(section, frozenset({7, 8}), 0) for section in h264()]
+def test_packets_with_only_parameter_sets_are_fed(wanted: list[int] | None) -> None:
+    """Demuxers do not flag them as key frames."""
+    sections = [keep_first_parameter_sets(section, frozenset({7, 8}), 0) for section in h264()]
     data = remux(b"".join(sections), "matroska", apart=True)
     known = np.concatenate([telecine.load(section).data for section in sections])
     assert np.array_equal(
@@ -227,8 +229,8 @@ def test_packets_that_hold_nothing_but_sets_are_fed(wanted: list[int] | None) ->
 
 
 @pytest.mark.parametrize("wanted", [None, *WANTED], ids=str)
-def test_what_is_built_on_a_set_goes_with_it(wanted: list[int] | None) -> None:
-    """Of the second section only the sequence header is there: the pictures' is that of the first, to the bit."""
+def test_a_changed_sps_invalidates_the_pps_that_refer_to_it(wanted: list[int] | None) -> None:
+    """The second section has only its SPS in the file; its PPS would equal that of the first section."""
     options = "cabac=0:bframes=0:scenecut=0:keyint=10:min-keyint=10:qp=20:level="
     sections = [encode("x264", options + level, "h264", first) for level, first in (("3.0", 0), ("4.0", 30))]
     known = np.concatenate([telecine.load(section).data for section in sections])
@@ -239,13 +241,13 @@ def test_what_is_built_on_a_set_goes_with_it(wanted: list[int] | None) -> None:
     assert np.array_equal(frames.data, known[wanted if wanted is not None else slice(None)])
 
 
-def test_headers_repeated_beside_every_key_frame_are_places_to_start() -> None:
+def test_key_frames_with_repeated_extradata_are_random_access_points() -> None:
     index = read(join_flv(h264("flv"), repeated=True))
     assert np.flatnonzero(index.random_access).tolist() == list(range(0, 60, 10))
 
 
-def test_sets_in_a_packet_of_their_own_are_not_with_the_picture_behind_it() -> None:
-    """Decoding that started at that picture would leave them out."""
+def test_a_key_frame_after_a_packet_of_parameter_sets_is_no_random_access_point() -> None:
+    """Decoding from that picture would miss them."""
     stream = H264Stream(interlaced=False)
     sets, key = stream.parameter_sets(), stream.picture(0, frame_num=0, idr=True)
     other = H264Stream(interlaced=False, poc_type=2).parameter_sets()
@@ -255,18 +257,18 @@ def test_sets_in_a_packet_of_their_own_are_not_with_the_picture_behind_it() -> N
     assert found == [RandomAccess.NONE, RandomAccess.NONE, RandomAccess.CLOSED, RandomAccess.NONE]
 
 
-def test_headers_that_are_only_repeated_change_nothing() -> None:
-    """Nor those that are others only where nothing starts afterwards without them."""
+def test_repeated_equal_parameter_sets_keep_all_random_access_points() -> None:
+    """So do different ones that are present at every random access point."""
     section = h264("flv")[0]
     index = read(join_flv([section, section]))
     assert not index.new_extradata
     assert np.flatnonzero(index.random_access).tolist() == list(range(0, 60, 10))
-    repeated = b"".join(h264())  # they stand at every point of access here
+    repeated = b"".join(h264())  # they are at every random access point here
     assert np.flatnonzero(read(repeated).random_access == RandomAccess.CLOSED).tolist() == list(range(0, 60, 10))
 
 
-def floods(codec: str) -> Iterator[bytes]:
-    """Sequence headers that claim numbers of thousands of millions of bits."""
+def huge_field_lengths(codec: str) -> Iterator[bytes]:
+    """Yield sequence parameter sets with fields of billions of bits."""
     if codec == "h264":
         sps = Bits().u(8, 77).u(16, 30).ue(0).ue(0).ue(0).ue(2**31).ue(1).u(1, 0).ue(5).ue(3).u(4, 8).pad(1).bytes()
         yield nal_unit(b"\x67", sps + b"\x80")
@@ -276,10 +278,10 @@ def floods(codec: str) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("codec", ["h264", "hevc"])
-def test_numbers_of_more_bits_than_there_are_take_no_memory(codec: str) -> None:
+def test_parameter_sets_with_huge_field_lengths_cost_neither_time_nor_memory(codec: str) -> None:
     sections = h264() if codec == "h264" else hevc()
     begun = time.monotonic()
-    for flood in floods(codec):
+    for flood in huge_field_lengths(codec):
         data = sections[0] + flood + sections[0]
         try:
             telecine.load(data, indices=[3], timeout=20)
@@ -288,7 +290,7 @@ def test_numbers_of_more_bits_than_there_are_take_no_memory(codec: str) -> None:
     assert time.monotonic() - begun < 10
 
 
-def test_a_very_large_limit_of_pixels_is_no_damage() -> None:
-    """FFmpeg's own option ends at 31 bits."""
+def test_a_max_pixels_above_31_bits_is_accepted() -> None:
+    """FFmpeg's own option has 31 bits."""
     frames = telecine.load(h264()[0], indices=[3], limits=Limits(max_pixels=2**40))
     assert frames.report.lost == ()

@@ -1,4 +1,4 @@
-"""What the scanners say, held against decoders, against ffmpeg's own parsers, and against hand-written headers."""
+"""The scanners, compared with decoders, with FFmpeg's parsers, and on hand-written headers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from telecine.limits import Limits
 from telecine.source.source import open_source
 
 SCANNED = ("h264", "hevc", "av1", "vp8", "vp9", "mpeg1video", "mpeg2video", "mpeg4", "vc1", "wmv3")
-SOUND = [
+UNDAMAGED_CLIPS = [
     clip
     for clip in CLIPS.values()
     if clip.codec in SCANNED
@@ -42,7 +42,7 @@ SOUND = [
 
 @lru_cache(maxsize=4)
 def packets_of(clip: Clip) -> tuple[bytes, list[Any]]:
-    """The extradata and the packets as PyAV gives them."""
+    """Return the extradata and the packets from PyAV."""
     with av.open(str(clip.path())) as container:
         container.flags &= ~av.container.Flags.gen_pts.value  # type: ignore[operator]
         stream = container.streams[clip.stream]
@@ -64,13 +64,13 @@ def index_of(clip: Clip) -> PacketIndex:
 
 
 def decode(clip: Clip, ordinals: list[int]) -> dict[int, int]:
-    """Check sums of the pictures that a plain decoder makes of some packets, by the packet they came from."""
+    """Decode some packets and return checksums of the pictures, by the packet that brought them."""
     packets = packets_of(clip)[1]
     with av.open(str(clip.path())) as container:
         context = container.streams[clip.stream].codec_context
         context.thread_count = 1
         if clip.codec == "h264":
-            context.options = {"strict": "strict"}  # or it drops pictures while it guesses the depth of reordering
+            context.options = {"strict": "strict"}  # else it drops pictures while it guesses the reordering depth
         sums: dict[int, int] = {}
         for ordinal in [*ordinals, None]:
             packet = None
@@ -92,9 +92,9 @@ def spread(ordinals: list[int], count: int) -> list[int]:
     )
 
 
-@pytest.mark.parametrize("clip", SOUND, ids=str)
-def test_pictures_do_not_change_when_disposable_packets_are_left_out(clip: Clip) -> None:
-    """Each alone, and all of them together."""
+@pytest.mark.parametrize("clip", UNDAMAGED_CLIPS, ids=str)
+def test_leaving_out_disposable_packets_does_not_change_other_pictures(clip: Clip) -> None:
+    """Leave out each alone, and all of them together."""
     index = index_of(clip)
     every = list(range(index.num_packets))
     whole = decode(clip, every)
@@ -104,9 +104,9 @@ def test_pictures_do_not_change_when_disposable_packets_are_left_out(clip: Clip)
         assert decode(clip, fed) == {ordinal: whole[ordinal] for ordinal in whole if ordinal in fed}, left_out
 
 
-@pytest.mark.parametrize("clip", SOUND, ids=str)
-def test_decoding_from_a_point_of_access_gives_the_same_pictures(clip: Clip) -> None:
-    """All but the leading ones, which need the point before; and those come out from there."""
+@pytest.mark.parametrize("clip", UNDAMAGED_CLIPS, ids=str)
+def test_decoding_from_a_random_access_point_gives_the_same_pictures(clip: Clip) -> None:
+    """Leading pictures are excepted, and compared after decoding from the point before."""
     index = index_of(clip)
     whole = decode(clip, list(range(index.num_packets)))
     points = np.flatnonzero(index.random_access).tolist()
@@ -122,7 +122,7 @@ def test_decoding_from_a_point_of_access_gives_the_same_pictures(clip: Clip) -> 
 
 WITH_ORDER = [
     clip
-    for clip in SOUND
+    for clip in UNDAMAGED_CLIPS
     if clip.codec not in ("vp8", "vp9", "av1")
     and clip.tags & {"mp4", "ts", "mkv", "flv", "mov"}
     and clip.name not in ("repeated_times.mkv", "few_times.ts")
@@ -130,8 +130,8 @@ WITH_ORDER = [
 
 
 @pytest.mark.parametrize("clip", WITH_ORDER, ids=str)
-def test_output_order_is_the_order_of_presentation_times(clip: Clip) -> None:
-    """Of clips whose container has a time for every picture."""
+def test_display_order_is_the_order_of_presentation_times(clip: Clip) -> None:
+    """The clips have containers with a time for every picture."""
     facts, index = facts_of(clip, with_order=True), index_of(clip)
     assert not index.synthetic_times
     wanted = [int(i) for i in index.display_order]
@@ -140,7 +140,7 @@ def test_output_order_is_the_order_of_presentation_times(clip: Clip) -> None:
 
 @dataclass(frozen=True)
 class Traced:
-    """What ffmpeg's trace_headers says of one packet: every syntax element, in order."""
+    """The syntax elements of one packet from FFmpeg's trace_headers filter, in order."""
 
     elements: list[tuple[str, int]]
 
@@ -148,7 +148,7 @@ class Traced:
         return [value for element, value in self.elements if element == name]
 
     def units(self, first: str) -> list[dict[str, int]]:
-        """The syntax structures that begin with an element of this name; the first value of each element in them."""
+        """Return the syntax structures that start with this element, as the first value of each element."""
         found: list[dict[str, int]] = []
         for element, value in self.elements:
             if element == first:
@@ -162,7 +162,7 @@ _ELEMENT = re.compile(r"\[trace_headers @ \w+\] \d+ +(\S+) +[01]* = (-?\d+)$")
 
 
 def trace(clip: Clip) -> list[Traced]:
-    """Parse a clip with the ``trace_headers`` filter of the ffmpeg binary: a parser that shares nothing with ours."""
+    """Parse a clip with the ``trace_headers`` filter of the ffmpeg binary, which is an independent parser."""
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-nostdin", "-hide_banner", "-loglevel", "trace", "-i", clip.path()]
     command += ["-map", f"0:{clip.stream}", "-c", "copy", "-bsf:v", "trace_headers", "-f", "null", "-"]
     said = subprocess.run(command, capture_output=True, timeout=60).stderr.decode(errors="replace")
@@ -182,8 +182,8 @@ _SEI_RECOVERY = "recovery_frame_cnt"
 
 
 @pytest.mark.parametrize("name", H264_TRACED)
-def test_h264_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
-    """References, random access, kind of picture and picture order count of every packet."""
+def test_h264_scanner_agrees_with_ffmpegs_trace_headers(name: str) -> None:
+    """Compare references, random access and picture order count of every packet."""
     clip = CLIPS[f"h264_{name}.mp4"]
     facts, traced = facts_of(clip, with_order=True), trace(clip)
     assert len(facts) == len(traced)
@@ -200,7 +200,7 @@ def test_h264_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
         assert (fact.random_access == RandomAccess.OPEN) == recovers
         assert fact.display_order is not None
         if "pic_order_cnt_lsb" in slices[0]:
-            # the count ends in these bits, of which there are at least four
+            # these are the low bits of the count, at least four
             assert fact.display_order[1] % 16 == slices[0]["pic_order_cnt_lsb"] % 16
     assert sum(fact.disposable for fact in facts) == unreferenced_b
     if "bframes" in clip.tags:
@@ -211,8 +211,8 @@ HEVC_TRACED = "hevc hevc_open_gop hevc_no_pyramid hevc_no_b hevc_temporal_layers
 
 
 @pytest.mark.parametrize("name", HEVC_TRACED.split())
-def test_hevc_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
-    """Sub-layer references, temporal layers, random access, leading pictures and picture order count."""
+def test_hevc_scanner_agrees_with_ffmpegs_trace_headers(name: str) -> None:
+    """Compare sub-layer references, temporal layers, random access, leading pictures and picture order count."""
     clip = CLIPS[f"{name}.mp4"]
     facts, traced = facts_of(clip, with_order=True), trace(clip)
     assert len(facts) == len(traced)
@@ -235,15 +235,15 @@ def test_hevc_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["av1_svt.mp4", "av1_svt_10bit.mp4", "av1_aom.mp4"])
-def test_av1_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
-    """Shown frames, key frames, and temporal units that refresh nothing."""
+def test_av1_scanner_agrees_with_ffmpegs_trace_headers(name: str) -> None:
+    """Compare shown frames, key frames, and temporal units that refresh no reference."""
     clip = CLIPS[name]
     facts, traced = facts_of(clip), trace(clip)
     assert len(facts) == len(traced)
     for fact, packet in zip(facts, traced, strict=True):
         frames = packet.units("show_existing_frame")
         assert fact.shown == any(f["show_existing_frame"] or f.get("show_frame", 1) for f in frames)
-        # a shown key frame refreshes every slot, and the field is not coded
+        # a shown key frame refreshes every slot without coding the field
         idle = [f.get("refresh_frame_flags", 255) == 0 and f.get("show_frame") == 1 for f in frames]
         sets = "seq_profile" in dict(packet.elements)
         assert fact.disposable == (all(idle) and not sets)
@@ -254,8 +254,8 @@ def test_av1_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", "altref realtime resilient layers 10bit".split())
-def test_vp9_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
-    """Shown frames, key frames, frames that refresh nothing and those that ignore the decoder's state."""
+def test_vp9_scanner_agrees_with_ffmpegs_trace_headers(name: str) -> None:
+    """Compare shown frames, key frames, frames that refresh no reference, and those that reset the decoder's state."""
     clip = CLIPS[f"vp9_{name}.webm"]
     facts, traced = facts_of(clip), trace(clip)
     assert len(facts) == len(traced)
@@ -275,8 +275,8 @@ def test_vp9_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", "plain altref layers".split())
-def test_vp8_headers_are_read_as_ffmpeg_decodes_them(name: str) -> None:
-    """A hidden frame is one of which no picture comes."""
+def test_vp8_scanner_agrees_with_the_pictures_that_ffmpeg_decodes(name: str) -> None:
+    """A hidden frame gives no picture."""
     clip = CLIPS[f"vp8_{name}.webm"]
     with av.open(str(clip.path())) as file:
         stream = file.streams.video[0]
@@ -288,8 +288,8 @@ def test_vp8_headers_are_read_as_ffmpeg_decodes_them(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mpeg2_open_gop.ts", "mpeg2_closed_gop.ts", "mpeg2.mp4"])
-def test_mpeg2_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
-    """Picture types and closed groups."""
+def test_mpeg2_scanner_agrees_with_ffmpegs_trace_headers(name: str) -> None:
+    """Compare picture types and closed groups of pictures."""
     clip = CLIPS[name]
     facts, traced = facts_of(clip), trace(clip)
     assert len(facts) == len(traced)
@@ -303,7 +303,7 @@ def test_mpeg2_headers_are_read_as_ffmpeg_reads_them(name: str) -> None:
         assert (fact.leading == Leading.DECODABLE) == bool(closed)
 
 
-# H.264 written by hand: fields, and what x264 never writes
+# hand-written H.264: fields, and features that x264 does not use
 
 
 def scan_all(
@@ -315,7 +315,7 @@ def scan_all(
 
 
 def field_pairs(stream: H264Stream, references: list[bool], first: str = "top") -> list[bytes]:
-    """Two packets a frame; the first frame is an IDR picture."""
+    """Return two packets for each frame; the first frame is an IDR picture."""
     second = "bottom" if first == "top" else "top"
     packets, frame_num = [], 0
     for at, reference in enumerate(references):
@@ -332,8 +332,8 @@ def field_pairs(stream: H264Stream, references: list[bool], first: str = "top") 
 
 
 @pytest.mark.parametrize("first", ["top", "bottom"])
-def test_h264_fields_in_packets_of_their_own_are_one_picture(first: str) -> None:
-    """The second field is not shown, is told as such, and neither is ever skipped."""
+def test_h264_fields_in_separate_packets_are_one_picture(first: str) -> None:
+    """The second field is marked and not shown, and neither field is disposable."""
     facts = scan_all("h264", field_pairs(H264Stream(), [True, True, False, True, False], first))
     assert [fact.shown for fact in facts] == [True, False] * 5
     assert [fact.second_field for fact in facts] == [False, True] * 5
@@ -342,7 +342,7 @@ def test_h264_fields_in_packets_of_their_own_are_one_picture(first: str) -> None
 
 
 def test_h264_fields_in_one_packet_are_one_picture() -> None:
-    """And it can be skipped only if neither field is referred to."""
+    """It is disposable only if both fields are."""
     pairs = field_pairs(H264Stream(), [True, True, False, True, False])
     facts = scan_all("h264", [a + b for a, b in zip(pairs[::2], pairs[1::2], strict=True)])
     assert all(fact.shown and not fact.second_field for fact in facts)
@@ -350,7 +350,7 @@ def test_h264_fields_in_one_packet_are_one_picture() -> None:
     assert [fact.display_order for fact in facts] == [(0, 4 * at) for at in range(5)]
 
 
-def test_h264_field_without_partner_is_a_picture_and_does_not_take_one_from_the_next() -> None:
+def test_h264_unpaired_field_is_a_picture_and_does_not_pair_with_the_next_frame() -> None:
     """Two top fields in a row are two pictures."""
     stream = H264Stream()
     packets = [
@@ -375,8 +375,8 @@ def test_h264_field_without_partner_is_a_picture_and_does_not_take_one_from_the_
     ],
     ids=str,
 )
-def test_h264_parameter_sets_of_every_shape_lead_to_the_slice_fields(stream: H264Stream) -> None:
-    """Scaling lists, separate colour planes, numbers other than 0, wide frame numbers."""
+def test_h264_slice_headers_are_read_with_all_kinds_of_parameter_sets(stream: H264Stream) -> None:
+    """The parameter sets have scaling lists, separate colour planes, ids other than 0, and long frame numbers."""
     packets, step = [stream.parameter_sets() + stream.picture(0, frame_num=0, idr=True)], 2
     packets += [stream.picture(at, frame_num=at, poc=step * at) for at in range(1, 8)]
     facts = scan_all("h264", packets)
@@ -384,8 +384,8 @@ def test_h264_parameter_sets_of_every_shape_lead_to_the_slice_fields(stream: H26
     assert all(fact.shown for fact in facts)
 
 
-def test_h264_picture_order_counts_go_on_beyond_the_coded_bits() -> None:
-    """They wrap at eight bits here, and start again at each IDR picture."""
+def test_h264_picture_order_counts_are_unwrapped() -> None:
+    """They wrap at eight bits here, and restart at each IDR picture."""
     stream = H264Stream()
     packets = [stream.parameter_sets() + stream.picture(0, frame_num=0, idr=True)]
     for at in range(1, 200):
@@ -397,8 +397,8 @@ def test_h264_picture_order_counts_go_on_beyond_the_coded_bits() -> None:
     assert [fact.display_order for fact in facts] == [(0, 0), *((0, count) for count in counted), (1, 0)]
 
 
-def test_h264_order_type_1_is_computed_from_frame_numbers() -> None:
-    """8.2.1.2: pictures that nothing refers to lie before the reference picture decoded in front of them."""
+def test_h264_picture_order_count_type_1_is_computed_from_frame_numbers() -> None:
+    """Non-reference pictures are displayed before the reference picture decoded before them (8.2.1.2)."""
     stream = H264Stream(poc_type=1, poc_offsets=(4, 8), offset_unreferenced=-6, interlaced=False)
     packets = [stream.parameter_sets() + stream.picture(0, frame_num=0, idr=True)]
     for at in range(1, 40):
@@ -412,8 +412,8 @@ def test_h264_order_type_1_is_computed_from_frame_numbers() -> None:
     assert [fact.display_order for fact in facts] == [(0, place) for place in expected]
 
 
-def test_h264_slices_are_read_with_the_parameter_sets_that_they_name() -> None:
-    """Not with those that came last: the frame numbers of the two differ in width."""
+def test_h264_slices_are_read_with_the_parameter_sets_that_they_refer_to() -> None:
+    """Two sequence parameter sets have frame numbers of different size; the last one is not used for both."""
     frames, fields = H264Stream(interlaced=False, frame_num_bits=9), H264Stream(number=1)
     packets = [frames.parameter_sets() + fields.parameter_sets() + frames.picture(0, frame_num=0, idr=True)]
     packets += [frames.picture(0, frame_num=at, poc=2 * at) for at in range(1, 6)]
@@ -424,8 +424,7 @@ def test_h264_slices_are_read_with_the_parameter_sets_that_they_name() -> None:
     assert [fact.shown for fact in facts] == [True] * 8 + [False]
 
 
-def test_h264_parameter_sets_of_an_avcc_record_are_read() -> None:
-    """Both kinds, and length prefixes of the size that the record states."""
+def test_h264_parameter_sets_and_length_size_are_read_from_avcc() -> None:
     stream = H264Stream(interlaced=False, number=2)
     sps, pps = (unit for unit in stream.parameter_sets().split(b"\0\0\0\1") if unit)
     record = (
@@ -457,15 +456,15 @@ def recovery_point(frame_count: int, exact: bool, before: bytes = b"") -> bytes:
             "I",
             RandomAccess.OPEN,
         ),
-        # a message longer than what is looked at hides what follows it in the same unit: not exact, so not claimed
+        # a message beyond the first 256 bytes of a unit is not found, so the picture is not reported as exact
         (recovery_point(0, True, before=bytes([5, 255, 60]) + b"x" * 315), "I", RandomAccess.NONE),
         (b"", "I", RandomAccess.NONE),
     ],
 )
-def test_h264_recovery_point_is_a_point_of_access_only_if_it_is_exact_at_once(
+def test_h264_recovery_point_is_a_random_access_point_only_if_it_is_exact_at_once(
     sei: bytes, kind: str, access: RandomAccess
 ) -> None:
-    """The message says after how many frames, and whether exactly or approximately."""
+    """The message has a number of frames until recovery, and a flag for an exact match."""
     stream = H264Stream(interlaced=False)
     first = stream.parameter_sets() + stream.picture(0, frame_num=0, idr=True)
     later = sei + stream.picture(0, frame_num=1, poc=2, kind=kind)
@@ -473,8 +472,8 @@ def test_h264_recovery_point_is_a_point_of_access_only_if_it_is_exact_at_once(
     assert [fact.random_access for fact in facts] == [RandomAccess.CLOSED, access]
 
 
-def test_h264_is_never_skipped_before_its_parameter_sets_are_known() -> None:
-    """A field cannot be told from a frame without them."""
+def test_h264_pictures_without_parameter_sets_are_not_disposable() -> None:
+    """Fields cannot be told from frames without them."""
     stream = H264Stream()
     picture = stream.picture(0, frame_num=1, poc=2, reference=False)
     assert scan_all("h264", [picture])[0].disposable is False
@@ -495,8 +494,8 @@ EOS, EOB, CRA, RASL, TRAIL, IDR, BLA = 36, 37, 21, 9, 1, 19, 16
 
 @pytest.mark.parametrize("end", [EOS, EOB])
 @pytest.mark.parametrize("behind", [True, False], ids=["at the end of a packet", "at the start of the next"])
-def test_hevc_leading_pictures_after_an_end_of_sequence_are_never_decodable(end: int, behind: bool) -> None:
-    """A CRA picture that begins a sequence is where the stream was cut, in whichever packet the unit lies."""
+def test_hevc_leading_pictures_after_an_end_of_sequence_are_undecodable(end: int, behind: bool) -> None:
+    """A CRA picture that starts a sequence has no pictures before it. The unit may be in either packet."""
     mark = hevc_nal(end, b"")
     packets = [hevc_nal(IDR), hevc_nal(TRAIL), hevc_nal(CRA), hevc_nal(RASL), hevc_nal(TRAIL), hevc_nal(CRA)]
     packets += [hevc_nal(RASL), hevc_nal(TRAIL), hevc_nal(CRA), hevc_nal(RASL)]
@@ -506,15 +505,14 @@ def test_hevc_leading_pictures_after_an_end_of_sequence_are_never_decodable(end:
     assert leading == [Leading.SKIPPED, Leading.UNDECODABLE, Leading.SKIPPED]
 
 
-def test_hevc_leading_pictures_of_a_broken_link_are_never_decodable() -> None:
-    """Nor those of a CRA picture that comes first."""
+def test_hevc_rasl_pictures_after_bla_or_a_first_cra_picture_are_undecodable() -> None:
     for first in (BLA, 17, CRA):
         facts = scan_all("hevc", [hevc_nal(first), hevc_nal(RASL), hevc_nal(8)])
         assert [fact.leading for fact in facts] == [Leading.DECODABLE, Leading.UNDECODABLE, Leading.UNDECODABLE]
 
 
-def test_hevc_pictures_of_higher_layers_are_passed_over() -> None:
-    """A plain decoder shows the base layer only."""
+def test_hevc_pictures_of_higher_layers_are_ignored() -> None:
+    """A decoder of the base layer does not show them."""
     facts = scan_all("hevc", [hevc_nal(IDR) + hevc_nal(TRAIL, layer=1), hevc_nal(0, layer=0) + hevc_nal(1, layer=33)])
     assert [(fact.shown, fact.random_access, fact.disposable) for fact in facts] == [
         (True, RandomAccess.CLOSED, False),
@@ -527,7 +525,7 @@ def test_hevc_pictures_of_higher_layers_are_passed_over() -> None:
 
 
 def mpeg4_packets() -> list[bytes]:
-    """I, then P and B by turns, of VOL and VOP headers only."""
+    """Return packets of VOL and VOP headers only: I, then P and B alternately."""
     vol = Bits().u(1, 0).u(8, 1).u(1, 0).u(4, 1).u(1, 0).u(2, 0).u(1, 1).u(16, 25).u(1, 1)
     vol.u(1, 0).u(1, 1).u(13, 64).u(1, 1).u(13, 64).u(1, 1).u(1, 0)
     head = b"\0\0\1\x20" + vol.pad().bytes()
@@ -536,8 +534,8 @@ def mpeg4_packets() -> list[bytes]:
     return [head + vops[0], *vops[1:]]
 
 
-def test_mpeg4_packed_b_pictures_are_shown_ahead_of_the_picture_they_are_packed_with() -> None:
-    """DivX puts two pictures into one packet and an empty one after it, in whose place the B picture comes out."""
+def test_mpeg4_packed_b_frames_precede_their_reference_in_display_order() -> None:
+    """DivX writes two pictures into one packet, and an empty packet for which the decoder outputs the B picture."""
     plain, packed = scan_all("mpeg4", mpeg4_packets()), scan_all("mpeg4", divx_packed(mpeg4_packets()))
     assert [fact.display_order for fact in packed] == [fact.display_order for fact in plain]
     assert [fact.disposable for fact in plain] == [False, *([False, True] * 4)]
@@ -545,24 +543,24 @@ def test_mpeg4_packed_b_pictures_are_shown_ahead_of_the_picture_they_are_packed_
     assert [fact.has_packed_b_frame for fact in packed] == [False, *([True, False] * 4)]
 
 
-def test_mpeg4_picture_that_is_not_coded_brings_none() -> None:
-    """An encoder that drops a frame writes one; what is shown then is the picture before."""
+def test_mpeg4_vop_that_is_not_coded_is_not_shown() -> None:
+    """An encoder writes it for a dropped frame, which repeats the picture before."""
     packets = mpeg4_packets()
     empty = divx_packed(packets)[2]
     assert [fact.shown for fact in scan_all("mpeg4", [packets[0], empty, packets[1]])] == [True, False, True]
 
 
-# VC-1, SMPTE 421M: no encoder at hand
+# hand-written VC-1 (SMPTE 421M), for lack of an encoder
 
 
 def vc1_sequence(interlaced: bool) -> bytes:
-    """Sequence header of the advanced profile, 6.1, as far as INTERLACE, behind its start code."""
+    """Return the sequence header of the advanced profile, 6.1, from its start code to INTERLACE."""
     bits = Bits().u(2, 3).u(3, 4).u(2, 1).u(3, 0).u(5, 0).u(1, 0).u(12, 95).u(12, 71).u(1, 0).u(1, interlaced)
     return b"\0\0\1\x0f" + bits.u(6, 0).pad().bytes()
 
 
 def parameter_sets(clip: Clip) -> list[bytes]:
-    """The NAL units of an MP4's private data."""
+    """Return the NAL units in the extradata of an MP4 file."""
     with av.open(str(clip.path())) as container:
         extradata = bytes(container.streams.video[0].codec_context.extradata or b"")
     return extradata_units(clip.codec, extradata)
@@ -580,7 +578,7 @@ def vc1_frame(bits: str, start_code: bool) -> bytes:
 @pytest.mark.parametrize("start_code", [True, False])
 @pytest.mark.parametrize("prefix", ["", "0", "10"], ids=["progressive", "interlaced stream", "field-interlaced frame"])
 def test_vc1_advanced_profile_picture_types(prefix: str, start_code: bool) -> None:
-    """FCM (table 33) comes first where the stream may be interlaced; B and BI pictures are never referred to."""
+    """FCM (table 33) comes first if the stream may be interlaced; B and BI pictures are never references."""
     packets = [vc1_frame(prefix + VC1_PROGRESSIVE[kind], start_code) for kind in ("I", "P", "B", "BI", "skipped")]
     facts = scan_all("vc1", packets, vc1_sequence(bool(prefix)))
     assert [fact.disposable for fact in facts] == [False, False, True, True, False]
@@ -588,14 +586,14 @@ def test_vc1_advanced_profile_picture_types(prefix: str, start_code: bool) -> No
 
 
 def test_vc1_advanced_profile_field_pairs() -> None:
-    """FPTYPE, table 105: I/I I/P P/I P/P B/B B/BI BI/B BI/BI behind the FCM code 11."""
+    """Read FPTYPE (table 105: I/I I/P P/I P/P B/B B/BI BI/B BI/BI) after the FCM code 11."""
     packets = [vc1_frame(f"11{kind:03b}", True) for kind in range(8)]
     facts = scan_all("vc1", packets, vc1_sequence(True), keys=(0,))
     assert [fact.disposable for fact in facts] == [False] * 4 + [True] * 4
     assert facts[0].random_access == RandomAccess.OPEN
 
 
-def test_vc1_fields_are_possible_where_the_sequence_header_says_so() -> None:
+def test_vc1_can_contain_fields_if_the_sequence_header_is_interlaced() -> None:
     assert [can_contain_fields("vc1", vc1_sequence(interlaced)) for interlaced in (True, False)] == [True, False]
     assert not can_contain_fields("vc1", b"")
 
@@ -604,14 +602,14 @@ def test_vc1_fields_are_possible_where_the_sequence_header_says_so() -> None:
     ("name", "fields"),
     [("h264_pyramid.mp4", False), ("interlaced.mp4", True), ("h264_mbaff.mp4", True), ("h264_paff.mp4", True)],
 )
-def test_h264_fields_are_possible_where_a_parameter_set_says_so(name: str, fields: bool) -> None:
+def test_h264_can_contain_fields_if_a_sequence_parameter_set_allows_them(name: str, fields: bool) -> None:
     (sps,) = [unit for unit in parameter_sets(CLIPS[name]) if unit[0] & 31 == 7]
     assert can_contain_fields("h264", sps) == fields
     assert not can_contain_fields("h264", sps[:4])
 
 
-def test_hevc_fields_are_possible_where_the_source_is_interlaced() -> None:
-    """general_progressive_source_flag and general_interlaced_source_flag, the first bits behind the compatibilities."""
+def test_hevc_can_contain_fields_if_the_source_is_interlaced() -> None:
+    """Read general_progressive_source_flag and general_interlaced_source_flag, after the compatibility flags."""
     (sps,) = [unit for unit in parameter_sets(CLIPS["hevc.mp4"]) if unit[0] >> 1 & 63 == 33]
     plain = bytearray(unescape(sps))
     assert not can_contain_fields("hevc", bytes(plain))
@@ -626,7 +624,7 @@ def test_hevc_fields_are_possible_where_the_source_is_interlaced() -> None:
 @pytest.mark.parametrize("finterp", [False, True])
 @pytest.mark.parametrize("b_pictures", [False, True])
 def test_vc1_main_profile_picture_types(finterp: bool, rangered: bool, b_pictures: bool) -> None:
-    """7.1.1: INTERPFRM if FINTERPFLAG, FRMCNT, RANGEREDFRM if RANGERED, then PTYPE of one bit or two."""
+    """Read INTERPFRM if FINTERPFLAG, FRMCNT, RANGEREDFRM if RANGERED, then PTYPE of one or two bits (7.1.1)."""
     struct_c = Bits().u(4, 4).u(3, 0).u(5, 0).u(1, 0).u(1, 1).u(1, 1).u(1, 0).u(1, 0).u(1, 0).u(2, 0).u(1, 0)
     struct_c.u(1, 0).u(1, 0).u(1, 0).u(1, rangered).u(3, 2 * b_pictures).u(2, 0).u(1, finterp).u(1, 1)
     head = "0" * finterp + "01" + "0" * rangered
@@ -637,7 +635,7 @@ def test_vc1_main_profile_picture_types(finterp: bool, rangered: bool, b_picture
     assert [fact.random_access for fact in facts] == [RandomAccess.OPEN, RandomAccess.NONE, RandomAccess.NONE]
 
 
-# Any bytes at all
+# random bytes
 
 EXTRADATA = {
     "h264": [b"", b"\x01\x4d\x00\x1e\xff\xe1", H264Stream().parameter_sets()],
@@ -662,8 +660,8 @@ STARTS = [
 @pytest.mark.parametrize("codec", SCANNED)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_no_bytes_make_a_scanner_fail(codec: str, data: st.DataObject) -> None:
-    """Headers are untrusted: a scanner answers, whatever extradata and packets are."""
+def test_scanners_accept_random_bytes(codec: str, data: st.DataObject) -> None:
+    """Extradata and packets are untrusted: a scanner always returns an answer."""
     extradata = data.draw(st.sampled_from(EXTRADATA.get(codec, [b""]))) + data.draw(st.binary(max_size=64))
     piece = st.tuples(st.sampled_from(STARTS), st.binary(max_size=40)).map(b"".join)
     packets = data.draw(st.lists(st.lists(piece, max_size=4).map(b"".join), max_size=5))
@@ -675,9 +673,8 @@ def test_no_bytes_make_a_scanner_fail(codec: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("codec", SCANNED)
-def test_real_packets_with_changed_bits_do_not_make_a_scanner_fail(codec: str) -> None:
-    """What a bad transmission makes of a stream."""
-    clip = next((clip for clip in SOUND if clip.codec == codec), None)
+def test_scanners_accept_real_packets_with_changed_bits(codec: str) -> None:
+    clip = next((clip for clip in UNDAMAGED_CLIPS if clip.codec == codec), None)
     noise = np.random.default_rng(1)
     extradata, packets = packets_of(clip) if clip else (vc1_sequence(True), [vc1_frame("110", True)] * 20)
     for _ in range(20):
@@ -693,8 +690,8 @@ def test_real_packets_with_changed_bits_do_not_make_a_scanner_fail(codec: str) -
 
 @pytest.mark.parametrize("codec", SCANNED)
 @pytest.mark.parametrize("pattern", [b"\0\0\1", b"\0\0\1\x67\xff", b"\0", b"\xff", b"\0\0\0\1\x09", b"\x32\x00"])
-def test_a_large_packet_of_a_repeated_pattern_takes_no_time(codec: str, pattern: bytes) -> None:
-    """A megabyte of it, as somebody would send who wants the server to stand still."""
+def test_a_megabyte_of_a_repeated_pattern_is_scanned_in_bounded_time(codec: str, pattern: bytes) -> None:
+    """An attacker would send it to block a server."""
     scanner = scanner_for(codec, b"")
     assert scanner is not None
     started = time.process_time()
@@ -702,19 +699,17 @@ def test_a_large_packet_of_a_repeated_pattern_takes_no_time(codec: str, pattern:
     assert time.process_time() - started < 1.0
 
 
-def test_nal_units_end_where_a_length_goes_beyond_the_packet() -> None:
-    """And a record shorter than the field that states the prefix's size means start codes."""
+def test_a_length_beyond_the_packet_ends_its_nal_units() -> None:
+    """An avcC without its length size means Annex B."""
     units = NalSplitter("h264", b"\x01\x00\x00\x00\xff\xe0")
     assert list(units.split(b"\0\0\0\3abc\0\0\0\x09de")) == [b"abc", b"de"]
     assert list(units.split(b"\0\0\0\3abc\0\0")) == [b"abc"]
     assert list(NalSplitter("h264", b"\x01\x00").split(b"\0\0\1ab\0\0\1c")) == [b"ab", b"c"]
 
 
-def test_emulation_prevention_is_removed() -> None:
-    """Also twice in a row."""
+def test_emulation_prevention_bytes_are_removed() -> None:
     assert unescape(b"\0\0\3\1\0\0\3\0\0\3\3") == b"\0\0\1\0\0\0\0\3"
 
 
-def test_codecs_without_a_scanner_have_none() -> None:
-    """They are decoded without skipping."""
+def test_scanner_for_returns_none_for_codecs_without_a_scanner() -> None:
     assert scanner_for("cinepak", b"") is None
