@@ -235,7 +235,7 @@ class TestExplicit:
 
     @pytest.mark.parametrize("bad", [-1, 300, 2**70])
     def test_an_index_outside_names_the_range_and_the_count(self, bad: int) -> None:
-        with pytest.raises(OptionsError, match=rf"indices holds {bad}; this clip has 300 frames.* from 0 to 299"):
+        with pytest.raises(OptionsError, match=rf"indices contains {bad}; this clip has 300 frames.* from 0 to 299"):
             chosen(TEN_SECONDS, indices=[0, bad, 2])
 
 

@@ -386,7 +386,7 @@ def test_a_redirect_loop_ends_at_the_limit(server: Server) -> None:
         ("file:///etc/passwd", "redirected to file:, allowed are http and https"),
         ("ftp://127.0.0.1/clip.mp4", "redirected to ftp:"),
         ("data:video/mp4;base64,AAAA", "redirected to data:"),
-        ("http://host:port/", "not a valid URL"),
+        ("http://host:port/", "redirected to an invalid URL"),
         (None, "without a Location"),
     ],
 )
@@ -500,7 +500,7 @@ def test_a_compressed_body_is_refused(server: Server) -> None:
 )
 def test_an_answer_that_is_cut_short_or_not_http_is_an_error(answer: bytes, server: Server) -> None:
     server.routes["/clip.mp4"] = raw(answer)
-    with pytest.raises(SourceError, match="broke off or is not valid HTTP"):
+    with pytest.raises(SourceError, match="ended early or is not valid HTTP"):
         get(server.url("/clip.mp4"))
 
 
@@ -518,7 +518,7 @@ def test_every_error_of_httpcore_has_one_of_ours() -> None:
     ]
     assert len(foreign) >= 12
     for kind in foreign:
-        with pytest.raises(SourceError), fetch_module._explained("clip.mp4", Limits(), Deadline()):
+        with pytest.raises(SourceError), fetch_module._convert_errors("clip.mp4", Limits(), Deadline()):
             raise kind("text")
 
 

@@ -1,11 +1,10 @@
-"""The frame sampling rules of particular models, as pure functions of three facts about a clip.
+"""Sampling policies: the frame sampling rules of particular models, as pure functions of three facts about a clip.
 
-A model is at its best on frames chosen the way its training chose them. Each rule here is written from the formula that
-vLLM 0.33 applies for the model (its class is named in the docstring) and gives the same indices, including what float
-rounding does to them; ``tests/support/data/make_policies.py`` derives the expected values from vLLM itself.
+A model works best on frames chosen as in its training. Each rule follows the formula of vLLM 0.33 for the model (its
+class is named in the docstring) and returns the same indices, effects of float rounding included. The expected values
+in the tests come from vLLM itself (``tests/support/data/make_policies.py``).
 
-The rules see a clip as vLLM does: so many frames at one constant rate. On a clip with a variable frame rate they
-therefore count frames, not time.
+As in vLLM, a clip is a number of frames at a constant rate. At a variable rate the rules count frames, not time.
 """
 
 from __future__ import annotations
@@ -27,64 +26,64 @@ __all__ = ["POLICIES", "ClipFacts", "apply_policy", "may_be_rounded", "policy_de
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
-_MOST_PICKS = 1_000_000
-"""Indices that a rule without a bound of its own may make: far above any model, far below the machine's memory."""
+_MAX_INDICES = 1_000_000
+"""Maximum number of indices from a rule without a bound: far above any model, far below the machine's memory."""
 
 
 @dataclass(frozen=True)
 class ClipFacts:
-    """What a rule may know about a clip."""
+    """The facts about a clip that a rule uses."""
 
     num_frames: int
-    """Presentable frames, at least 1."""
+    """Number of presentable frames, at least 1."""
     fps: float
-    """Source rate in frames per second; 0 when unknown."""
+    """Frame rate of the source; 0 if unknown."""
     duration: float
-    """Seconds, as vLLM has it: ``num_frames / fps``; 0 when unknown."""
+    """Seconds, computed as in vLLM: ``num_frames / fps``; 0 if unknown."""
 
     @classmethod
     def of(cls, timeline: Timeline) -> ClipFacts:
-        """The facts of a clip, measured on its timeline."""
+        """Return the facts of a clip, measured on its timeline."""
         fps = _nominal_fps(timeline)
         return cls(timeline.num_frames, fps, timeline.num_frames / fps if fps > 0 else 0.0)
 
 
 def may_be_rounded(timeline: Timeline) -> bool:
-    """Whether times may be half a tick off; not where a frame lasts under four ticks: those are exact, as in AVI."""
+    """Return True if times may be half a tick off. Times of frames shorter than four ticks are exact, as in AVI."""
     return int(timeline.ticks[-1]) >= 4 * (timeline.num_frames - 1) > 0
 
 
 def _nominal_fps(timeline: Timeline) -> float:
-    """The measured rate, freed from the rounding of the times to ticks.
+    """Return the measured rate, corrected for the rounding of times to ticks.
 
-    Millisecond ticks (Matroska, FLV) make 240 frames of 24 fps measure 24.0008. A rule that floors duration * fps would
-    then pick one frame less than for the same clip in MP4, so a whole rate, or its 1000/1001, is preferred wherever one
-    tick of error can explain the difference.
+    With millisecond ticks (Matroska, FLV) 240 frames at 24 fps measure 24.0008. A rule that floors duration * fps would
+    then choose one frame less than from the same clip in MP4. So a whole rate, or 1000/1001 of it, is preferred if an
+    error of one tick can explain the difference.
     """
     if not may_be_rounded(timeline):
         return timeline.average_fps
-    gaps, span = timeline.num_frames - 1, int(timeline.ticks[-1])
-    measured = Fraction(gaps) / (span * timeline.time_base)
+    gaps, last_tick = timeline.num_frames - 1, int(timeline.ticks[-1])
+    measured = Fraction(gaps) / (last_tick * timeline.time_base)
     ntsc = Fraction(1000, 1001)
     candidates = sorted((Fraction(round(measured)), round(measured / ntsc) * ntsc), key=lambda c: abs(c - measured))
     for rate in candidates:
-        if rate > 0 and abs(gaps / (rate * timeline.time_base) - span) <= 1:
+        if rate > 0 and abs(gaps / (rate * timeline.time_base) - last_tick) <= 1:
             return float(rate)
     return float(measured)
 
 
 def _spaced(first: float, last: float, count: int) -> IntArray:
-    """``count`` even steps from first to last, truncated. The float step is part of the rules: 6.999... becomes 6."""
+    """Return ``count`` even steps from first to last, truncated. Float steps belong to the rules: 6.999... gives 6."""
     return np.linspace(first, last, count, dtype=np.int64)
 
 
 def _rounded(num_frames: int, count: int) -> IntArray:
-    """``count`` even steps over all frames, rounded half to even."""
+    """Return ``count`` even steps over all frames, rounded half to even."""
     return np.linspace(0, num_frames - 1, count).round().astype(np.int64)
 
 
-def _even(indices: IntArray) -> IntArray:
-    """An even count, for encoders that take frames in pairs: the last frame is repeated if need be."""
+def _pad_to_pairs(indices: IntArray) -> IntArray:
+    """Repeat the last frame if the count is odd, for encoders that take frames in pairs."""
     return np.append(indices, indices[-1]) if len(indices) % 2 else indices
 
 
@@ -93,15 +92,15 @@ def _require_fps(facts: ClipFacts, model: str) -> None:
         raise OptionsError(f"policy {model!r} needs the frame rate of the source, which is unknown; use num_frames")
 
 
-def _check_size(count: float, model: str) -> None:
-    if count > _MOST_PICKS:
-        raise OptionsError(f"policy {model!r} would pick {count:.0f} frames; at most {_MOST_PICKS} are allowed")
+def _check_count(count: float, model: str) -> None:
+    if count > _MAX_INDICES:
+        raise OptionsError(f"policy {model!r} would choose {count:.0f} frames; at most {_MAX_INDICES} are allowed")
 
 
 def vllm_uniform(facts: ClipFacts, *, num_frames: int = 32, fps: float | None = None) -> IntArray:
-    """vLLM's fallback for models without a rule (``VideoBackend``): the smaller of two counts, evenly over the clip.
+    """Choose the smaller of two counts, evenly over the clip: vLLM's rule for other models (``VideoBackend``).
 
-    32 is what vLLM's media loader passes when nobody says otherwise, with ``fps`` or without.
+    vLLM's media loader passes 32 frames by default, with ``fps`` or without.
     """
     count = min(num_frames, facts.num_frames)
     if fps is not None:
@@ -111,19 +110,19 @@ def vllm_uniform(facts: ClipFacts, *, num_frames: int = 32, fps: float | None = 
 
 
 def vllm_dynamic(facts: ClipFacts, *, fps: float = 2.0) -> IntArray:
-    """By rate up to 300 s, else 300 s' worth of frames over the whole clip (``DynamicVideoBackend``; GLM-4V)."""
-    longest = 300
+    """Choose by rate up to 300 s, else as many frames as for 300 s (``DynamicVideoBackend``; GLM-4V)."""
+    max_seconds = 300
     last = facts.num_frames - 1
     duration = facts.duration or _estimated_duration(facts)
-    if duration > longest:
-        count = int(longest * fps)
+    if duration > max_seconds:
+        count = int(max_seconds * fps)
         if count >= facts.num_frames:
             return np.arange(facts.num_frames)
         frames = np.ceil(np.linspace(0, duration, count) * facts.fps)
     else:
         count = math.floor(duration * fps)
         if count and 2 * facts.fps <= fps:
-            # less than half a frame a step: no frame is jumped, and count may be far larger than the clip
+            # steps below half a frame skip no frame, and count may be far larger than the clip
             return np.arange(min(last, math.ceil((count - 1) * facts.fps / fps)) + 1)
         frames = np.ceil(np.arange(count) * facts.fps / fps)
     return np.unique(np.minimum(frames, last).astype(np.int64))
@@ -134,7 +133,7 @@ def _estimated_duration(facts: ClipFacts) -> float:
 
 
 def qwen3_vl(facts: ClipFacts, *, fps: float = 2.0, min_frames: int = 4, max_frames: int = 768) -> IntArray:
-    """Count by rate within bounds, evenly over the clip, rounded (``Qwen3VLVideoBackend``)."""
+    """Choose a count by rate within bounds, evenly over the clip, rounded (``Qwen3VLVideoBackend``)."""
     rate = facts.fps if facts.fps > 0 else 24.0
     count = int(facts.num_frames / rate * min(fps, 30))
     count = min(max(count, min_frames), min(max_frames, 768), facts.num_frames)
@@ -142,7 +141,7 @@ def qwen3_vl(facts: ClipFacts, *, fps: float = 2.0, min_frames: int = 4, max_fra
 
 
 def qwen2_vl(facts: ClipFacts, *, fps: float = 2.0, min_frames: int = 4, max_frames: int = 768) -> IntArray:
-    """Even count by rate within bounds, at float32 steps (``Qwen2VLVideoBackend``; Qwen2-VL and Qwen2.5-VL)."""
+    """Choose an even count by rate within bounds, at float32 steps (``Qwen2VLVideoBackend``; Qwen2-VL, Qwen2.5-VL)."""
     _require_fps(facts, "qwen2_vl")
     if max_frames < 2:
         raise OptionsError(
@@ -153,17 +152,17 @@ def qwen2_vl(facts: ClipFacts, *, fps: float = 2.0, min_frames: int = 4, max_fra
     wanted = min(max(total / facts.fps * min(fps, 30), min_frames), most)
     if most == 0:
         return np.empty(0, np.int64)
-    # vLLM divides by zero where low rates and min_frames = 1 ask for less than a pair
+    # vLLM divides by zero if a low rate and min_frames = 1 give less than a pair
     count = max(math.floor(wanted / 2) * 2, 2)
     return np.minimum(_float32_steps(total, total / count), total - 1)
 
 
 def _float32_steps(stop: int, step: float) -> IntArray:
-    """``torch.arange(0, stop, step).int()`` as PyTorch computes it on x86.
+    """Return ``torch.arange(0, stop, step).int()`` as PyTorch computes it on x86.
 
-    Its vector loop makes 8 numbers from one float32 base, two vectors at a time; what is left over is computed one by
-    one. In a long clip the rounding takes 18282.9984 to 18283, so to the next frame. The length is that of
-    ceil(stop / step), which is sometimes one more than planned.
+    Its vector loop makes 8 numbers from one float32 base, two vectors at a time; the rest is computed one by one. In a
+    long clip 18282.9984 is rounded to 18283, the next frame. The length is ceil(stop / step), sometimes one more than
+    the intended count.
     """
     position = np.arange(math.ceil(stop / step))
     single = (position * step).astype(np.float32)
@@ -172,70 +171,71 @@ def _float32_steps(stop: int, step: float) -> IntArray:
     return np.where(position < len(position) // 16 * 16, vector, single).astype(np.int64)
 
 
-def _walk(facts: ClipFacts, step: float, until: float) -> IntArray:
-    """The GLM walk: for each multiple of ``step`` below ``until``, the first frame at or after it not yet taken.
+def _step_frames(facts: ClipFacts, step: float, until: float) -> IntArray:
+    """Choose for each multiple of ``step`` below ``until`` the first frame at or after it that is not chosen yet.
 
-    At least frame 0. The multiples are sums, not products: their rounding decides which frame is first.
+    This is the first half of the GLM rules, and chooses frame 0 at least. Multiples are computed as sums, not as
+    products, since their rounding decides which frame is the first.
     """
     total = facts.num_frames
     times = np.arange(total) * (1 / facts.fps if facts.fps > 0 else 0.0)
     count = int(min(total, max(until, 0) / step + 3))
-    marks = np.add.accumulate(np.concatenate(([0.0], np.full(count, step))))
-    marks = marks[: min(count, int(np.searchsorted(marks[1:], until)) + 1)]
-    order = np.arange(len(marks))
-    # one frame serves one mark: a mark whose frame is taken gets the next one
-    picks = order + np.maximum.accumulate(np.searchsorted(times, marks) - order)
+    multiples = np.add.accumulate(np.concatenate(([0.0], np.full(count, step))))
+    multiples = multiples[: min(count, int(np.searchsorted(multiples[1:], until)) + 1)]
+    order = np.arange(len(multiples))
+    # a multiple whose frame is chosen already gets the next frame
+    picks = order + np.maximum.accumulate(np.searchsorted(times, multiples) - order)
     return picks[picks < total]
 
 
-def _settle(picks: IntArray, want: int, num_frames: int) -> IntArray:
-    """The GLM correction of a walk's count, without repeats."""
-    if len(picks) < want:
-        picks = _spaced(picks[0], picks[-1], want)
-    elif len(picks) > want:
-        picks = _spaced(0, num_frames - 1, want)
+def _correct_count(picks: IntArray, count: int, num_frames: int) -> IntArray:
+    """Correct the number of chosen frames to ``count`` as the GLM rules do, without repeats."""
+    if len(picks) < count:
+        picks = _spaced(picks[0], picks[-1], count)
+    elif len(picks) > count:
+        picks = _spaced(0, num_frames - 1, count)
     return np.unique(picks)
 
 
 def glm46v(facts: ClipFacts) -> IntArray:
-    """3, 1 or 0.5 fps by duration, in pairs, at most 640 (``GLM46VVideoBackend``; GLM-4.6V)."""
+    """Choose at 3, 1 or 0.5 fps by duration, in pairs, at most 640 (``GLM46VVideoBackend``; GLM-4.6V)."""
     total = facts.num_frames
     duration = facts.duration or _estimated_duration(facts)
     rate = 3.0 if duration <= 30 else 1.0 if duration <= 300 else 0.5
-    want = min(int(min(duration, 2400) * rate * 2), 640)
-    picks = _spaced(0, total - 1, want) if total < want else _walk(facts, 1 / (2 * rate), int(duration))
-    return _even(_settle(picks, want, total))
+    count = min(int(min(duration, 2400) * rate * 2), 640)
+    picks = _spaced(0, total - 1, count) if total < count else _step_frames(facts, 1 / (2 * rate), int(duration))
+    return _pad_to_pairs(_correct_count(picks, count, total))
 
 
 def glm5next(facts: ClipFacts, *, fps: float = 2.0, max_frames: int = 2048) -> IntArray:
-    """By rate, in pairs (``Glm5NextVideoBackend``; GLM-5.3-Flash).
+    """Choose by rate, in pairs (``Glm5NextVideoBackend``; GLM-5.3-Flash).
 
-    The walk goes at twice the rate, so most clips end in an even spread over all frames.
+    Steps are half as long as the rate says, so that most clips end in an even spread over all frames.
     """
     _require_fps(facts, "glm5next")
     total = facts.num_frames
     duration = facts.duration or _estimated_duration(facts)
-    want = min(int(duration * fps), max_frames)
-    _check_size(want, "glm5next")
-    picks = np.arange(want) * total // want if total < want else _walk(facts, 1 / (2 * fps), int(duration))
-    return _even(_settle(picks, want, total))
+    count = min(int(duration * fps), max_frames)
+    _check_count(count, "glm5next")
+    picks = np.arange(count) * total // count if total < count else _step_frames(facts, 1 / (2 * fps), int(duration))
+    return _pad_to_pairs(_correct_count(picks, count, total))
 
 
 def glmga(facts: ClipFacts, *, fps: float = 2.0, max_frames: int = 640) -> IntArray:
-    """By rate, in pairs, at most 640 (``GLMGAVideoBackend``)."""
+    """Choose by rate, in pairs, at most 640 (``GLMGAVideoBackend``)."""
     _require_fps(facts, "glmga")
     rate = min(fps, 30)
     duration = facts.duration or _estimated_duration(facts)
-    want = min(int(duration * rate), max_frames, 640, facts.num_frames)
-    return _even(_settle(_walk(facts, 1 / rate, duration - 1 / rate), want, facts.num_frames))
+    count = min(int(duration * rate), max_frames, 640, facts.num_frames)
+    return _pad_to_pairs(_correct_count(_step_frames(facts, 1 / rate, duration - 1 / rate), count, facts.num_frames))
 
 
 def molmo2(facts: ClipFacts, *, num_frames: int = 64, fps: float = 2.0) -> IntArray:
-    """By rate including the last frame, or evenly when the clip is too long for that (``Molmo2VideoBackend``).
+    """Choose by rate including the last frame, evenly if the clip is too long for that (``Molmo2VideoBackend``).
 
     This is the mode ``uniform_last_frame``; ``fps`` is the model's ``max_fps``. The defaults are those of
-    transformers' ``Molmo2VideoProcessor``: vLLM's loader, told nothing, hands over every frame and leaves the choice to
-    it. On a source slower than ``fps`` frames are repeated.
+    transformers' ``Molmo2VideoProcessor``, to which vLLM's loader leaves the choice by default. Frames of a source
+    slower than ``fps`` are repeated.
     """
     total = facts.num_frames
     if total <= 2:
@@ -243,31 +243,31 @@ def molmo2(facts: ClipFacts, *, num_frames: int = 64, fps: float = 2.0) -> IntAr
     _require_fps(facts, "molmo2")
     if facts.duration > (num_frames - 1) / fps:
         return np.linspace(0, total - 1, min(num_frames, total)).astype(np.int64)
-    _check_size((total - 1) / facts.fps * fps, "molmo2")
+    _check_count((total - 1) / facts.fps * fps, "molmo2")
     frames = np.arange(0.0, total - 1, facts.fps / fps).round().astype(np.int64)
     return frames if frames[-1] == total - 1 else np.append(frames, total - 1)
 
 
 def openpangu(facts: ClipFacts, *, num_frames: int = 32, fps: float = 2.0) -> IntArray:
-    """By rate, at most ``num_frames``; from the first frame to the last (``OpenCVDynamicOpenPanguVideoBackend``).
+    """Choose by rate, at most ``num_frames``, first to last frame (``OpenCVDynamicOpenPanguVideoBackend``).
 
-    A clip with fewer frames than times gives some frames more than once.
+    If the clip has too few frames, some are repeated.
     """
     last_time = (facts.num_frames - 1) / facts.fps if facts.fps > 0 else 0.0
     by_rate = int(last_time * fps) + 1
     if num_frames >= by_rate:
         num_frames = by_rate
         last_time = min(last_time, (num_frames - 1) / fps)
-    _check_size(num_frames, "openpangu")
+    _check_count(num_frames, "openpangu")
     frames = np.rint(np.linspace(0, last_time, num_frames) * facts.fps)
     return np.minimum(frames.astype(np.int64), facts.num_frames - 1)
 
 
 def clef_omni(facts: ClipFacts, *, fps: float = 2.0) -> IntArray:
-    """The first frame at or after each multiple of 1/fps, in pairs, at most 768 (``ClefOmniVideoBackend``)."""
+    """Choose the first frame from each multiple of 1/fps on, in pairs, at most 768 (``ClefOmniVideoBackend``)."""
     _require_fps(facts, "clef_omni")
     most = 768
-    # a boundary 1e-6 frames past a frame still counts as that frame's
+    # a multiple up to 1e-6 frames after a frame still chooses that frame
     frames = np.ceil(np.arange(most + 1) * (facts.fps / fps) - 1e-6)
     indices = frames[frames < facts.num_frames].astype(np.int64)
     if len(indices) > most:
@@ -275,11 +275,11 @@ def clef_omni(facts: ClipFacts, *, fps: float = 2.0) -> IntArray:
             f"policy 'clef_omni' at {fps:g} fps takes clips up to {most / fps:.0f} s, this one lasts "
             f"{facts.duration:.0f} s; choose a window with start and end, or a lower fps"
         )
-    return _even(indices)
+    return _pad_to_pairs(indices)
 
 
 def embedding_gemma2(facts: ClipFacts, *, fps: float = 1.0, max_frames: int = 32) -> IntArray:
-    """By rate, spread evenly when that is too many (``EmbeddingGemma2VideoBackend``). May repeat the last frame."""
+    """Choose by rate, evenly if too many (``EmbeddingGemma2VideoBackend``). May repeat the last frame."""
     if fps > 60:
         raise OptionsError(f"policy 'embedding_gemma2' takes fps up to 60, got {fps:g}")
     if max_frames > 128:
@@ -293,16 +293,16 @@ def embedding_gemma2(facts: ClipFacts, *, fps: float = 1.0, max_frames: int = 32
 
 
 def minimax_m3_vl(facts: ClipFacts, *, fps: float = 1.0) -> IntArray:
-    """The first frame at least 1/fps s, less 0.1 ms, after the one before (``MiniMaxM3VideoBackend``). No bound."""
+    """Choose frames at least 1/fps s, less 0.1 ms, apart, without a bound (``MiniMaxM3VideoBackend``)."""
     if facts.fps <= 0:
         return np.zeros(1, np.int64)
     interval = 1.0 / fps
     stride = (interval - 1e-4) * facts.fps
     if abs(stride - round(stride)) > 1e-6:
-        # from a whole frame on, the next is always the same number of frames away
+        # the next frame is always the same number of frames away
         return np.arange(0, facts.num_frames, max(1, math.ceil(stride)))
     picks, frame = [], 0
-    # the rounding of each single time decides, so it has to be followed
+    # the rounding of each single time decides, so each is computed
     while frame < facts.num_frames:
         picks.append(frame)
         frame = max(frame + 1, math.ceil((frame / facts.fps + interval - 1e-4) * facts.fps))
@@ -310,7 +310,7 @@ def minimax_m3_vl(facts: ClipFacts, *, fps: float = 1.0) -> IntArray:
 
 
 def muse_spark(facts: ClipFacts, *, fps: float = 2.0) -> IntArray:
-    """Even count by rate, at most 600, evenly over the clip (``MuseSpark1xOmniVideoBackend``)."""
+    """Choose an even count by rate, at most 600, evenly over the clip (``MuseSpark1xOmniVideoBackend``)."""
     total, most = facts.num_frames, 600
     count = min(most, total) if facts.fps <= 0 else min(max(int(total * fps / facts.fps), 2), most, total)
     count = max(2, count // 2 * 2)
@@ -318,7 +318,7 @@ def muse_spark(facts: ClipFacts, *, fps: float = 2.0) -> IntArray:
 
 
 def llava_onevision2(facts: ClipFacts, *, num_frames: int = 32, fps: float = 1.0) -> IntArray:
-    """Even count by rate, 4 to ``num_frames``, evenly over the clip (``LlavaOnevision2VideoBackend``)."""
+    """Choose an even count by rate, 4 to ``num_frames``, evenly over the clip (``LlavaOnevision2VideoBackend``)."""
     total = facts.num_frames
     wanted = total / facts.fps * fps if facts.fps > 0 else total
     wanted = min(max(wanted, 4), num_frames // 2 * 2, total)
@@ -343,13 +343,13 @@ POLICIES: dict[str, Callable[..., IntArray]] = {
     "muse_spark": muse_spark,
     "llava_onevision2": llava_onevision2,
 }
-"""Name -> rule. A rule takes :class:`ClipFacts` and, by keyword, the options it has defaults for."""
+"""Rule by name. A rule takes :class:`ClipFacts` and, by keyword, the options that it has defaults for."""
 
-_IN_PAIRS = frozenset({"qwen2_vl", "glm46v", "glm5next", "glmga"})
+_PAIRED_POLICIES = frozenset({"qwen2_vl", "glm46v", "glm5next", "glmga"})
 
 
 def policy_defaults(name: str) -> dict[str, float | None]:
-    """The options a policy takes, each with the model's default.
+    """Return the options that a policy takes, with the model's defaults.
 
     Raises:
         OptionsError: there is no such policy.
@@ -371,20 +371,18 @@ def apply_policy(
 ) -> IntArray:
     """Choose frames by a model's own rule.
 
-    Where vLLM's rule picks nothing, as some do for clips of a few frames, the first frame is taken, twice if the model
-    wants pairs.
+    Some rules choose nothing from very short clips. Then the first frame is chosen, twice if the model takes pairs.
 
     Args:
         name: a key of :data:`POLICIES`.
-        facts: the clip, or the part of it to choose from.
-        num_frames, fps, min_frames, max_frames: what to use instead of the model's defaults, see
-            :func:`policy_defaults`.
+        facts: the clip, or the window to choose from.
+        num_frames, fps, min_frames, max_frames: values that replace the model's defaults; see :func:`policy_defaults`.
 
     Returns:
         ``int64 [N]`` indices in ascending order, N at least 1, repeated where the rule pads.
 
     Raises:
-        OptionsError: no such policy, an option that it does not take, or a clip that it refuses.
+        OptionsError: there is no such policy, it does not take an option, or it refuses the clip.
     """
     defaults = policy_defaults(name)
     given = {"num_frames": num_frames, "fps": fps, "min_frames": min_frames, "max_frames": max_frames}
@@ -394,5 +392,5 @@ def apply_policy(
         raise OptionsError(f"policy {name!r} does not use {', '.join(sorted(unknown))}; it takes {takes}")
     indices = POLICIES[name](facts, **options)
     if len(indices) == 0:
-        return np.zeros(2 if name in _IN_PAIRS else 1, np.int64)
+        return np.zeros(2 if name in _PAIRED_POLICIES else 1, np.int64)
     return indices

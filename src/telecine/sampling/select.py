@@ -1,7 +1,7 @@
-"""Choosing frame indices: a pure function of the options and of when each frame is shown.
+"""Frame sampling: choose frame indices from the options of a request and the timeline of its video.
 
-Nothing here decodes. Times are compared as integers and fractions of ticks, so that no frame is missed by a rounding of
-seconds; the floats that options come as are read once, by :func:`_in_ticks` and :func:`_exact_rate`.
+Pure functions, no decoding. Times are compared as integers and fractions of ticks, so that no frame is missed because
+seconds were rounded. Floats of the options are converted once, by :func:`_to_ticks` and :func:`_exact_rate`.
 """
 
 from __future__ import annotations
@@ -30,45 +30,45 @@ KEY_FRAMES = "key_frames"
 """The policy that chooses among key frames. All others are in :data:`telecine.sampling.policies.POLICIES`."""
 
 _COUNTS = ("num_frames", "min_frames", "max_frames")
-_MOST_FRAMES = 1 << 62
-"""What a larger count is read as: no video has more, and floats can be made of it."""
+_MAX_COUNT = 1 << 62
+"""Larger counts are reduced to this: no video has more frames, and it is exact as a float."""
 _MIN_FPS, _MAX_FPS = 1e-30, 1e9
 _NANOSECOND = Fraction(1, 10**9)
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which frames are wanted. Without any option: every frame.
+    """The sampling options of a request. Without any option every frame is chosen.
 
-    Numbers may be numpy's. Lists and arrays are kept as tuples.
+    Numbers of NumPy and ``Fraction`` are accepted. Lists and arrays are kept as tuples.
 
     Raises:
         OptionsError: a value is out of range, or options contradict each other.
     """
 
     num_frames: int | None = None
-    """So many frames, or all if the clip has fewer, spread evenly from the first to the last."""
+    """Number of frames, spread evenly from the first to the last; all if the clip has fewer."""
     fps: Seconds | None = None
-    """The frame shown at each multiple of ``1/fps`` seconds; with ``num_frames``, no more than those."""
+    """Choose the frame shown at each multiple of ``1/fps`` seconds; with ``num_frames`` that many at most."""
     min_frames: int | None = None
-    """At least so many frames, if the clip has them, although ``fps`` gives fewer."""
+    """Minimum number of frames if ``fps`` gives fewer and the clip has them."""
     max_frames: int | None = None
-    """At most so many frames."""
+    """Maximum number of frames."""
     indices: Sequence[int] | IntArray | None = None
-    """Exactly these frame indices, in this order."""
+    """Frame indices, returned in this order."""
     timestamps: Sequence[Seconds] | npt.NDArray[np.float64] | None = None
-    """For each time, in seconds after the first frame, the frame nearest to it, in this order."""
+    """Times in seconds after the first frame; the nearest frame of each is returned, in this order."""
     start: Seconds | None = None
-    """Choose among the frames from this time on, in seconds after the first frame."""
+    """Start of the window to choose from, in seconds after the first frame."""
     end: Seconds | None = None
-    """Choose among the frames before this time, in seconds after the first frame."""
+    """End of the window to choose from, exclusive, in seconds after the first frame."""
     policy: str | None = None
-    """A model's own rule, or ``"key_frames"``."""
+    """Name of a model's own sampling rule, or ``"key_frames"``."""
 
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {name: _count(name, getattr(self, name)) for name in _COUNTS}
         checked |= {name: _optional_number(name, getattr(self, name)) for name in ("fps", "start", "end")}
-        checked["indices"] = _items("indices", self.indices, _whole)
+        checked["indices"] = _items("indices", self.indices, _integer)
         checked["timestamps"] = _items("timestamps", self.timestamps, _number)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -87,9 +87,11 @@ class Sampling:
             start = format_value(self.start or 0)
             raise OptionsError(f"end is {format_value(self.end)}; it must be greater than start, which is {start}")
         for name in ("num_frames", "max_frames"):
-            most = getattr(self, name)
-            if self.min_frames is not None and most is not None and self.min_frames > most:
-                raise OptionsError(f"min_frames is {self.min_frames} and {name} is {most}; the least exceeds the most")
+            maximum = getattr(self, name)
+            if self.min_frames is not None and maximum is not None and self.min_frames > maximum:
+                raise OptionsError(
+                    f"min_frames is {self.min_frames} and {name} is {maximum}; min_frames must not be larger"
+                )
 
     def _check_combinations(self) -> None:
         choosers = [name for name in ("indices", "timestamps", "policy") if getattr(self, name) is not None]
@@ -97,15 +99,15 @@ class Sampling:
             raise OptionsError(f"{' and '.join(choosers)} each choose the frames by themselves; give only one of them")
         if not choosers:
             return
-        takes = self._taken_options()
+        takes = self._compatible_options()
         for name in (*_COUNTS, "fps", "start", "end"):
             if getattr(self, name) is not None and name not in takes:
                 chooser = choosers[0] if self.policy is None else f"policy {self.policy!r}"
                 allowed = f"only {', '.join(takes)}" if takes else "no other option"
                 raise OptionsError(f"{name} does not go with {chooser}, which takes {allowed}")
 
-    def _taken_options(self) -> list[str]:
-        """What may be given beside whichever of indices, timestamps and policy is given."""
+    def _compatible_options(self) -> list[str]:
+        """Return the options that can be combined with indices, timestamps or policy."""
         if self.indices is not None:
             return []
         if self.policy is None:
@@ -120,7 +122,7 @@ def _check_policy_name(policy: object) -> None:
         raise OptionsError(f"policy is {format_value(policy)}; it must be one of: {', '.join(sorted(names))}")
 
 
-def _whole(name: str, value: object) -> int:
+def _integer(name: str, value: object) -> int:
     # a bool is an int to Python, but num_frames=True is a mistake
     number = to_int(value)
     if number is None:
@@ -131,10 +133,10 @@ def _whole(name: str, value: object) -> int:
 def _count(name: str, value: object) -> int | None:
     if value is None:
         return None
-    count = _whole(name, value)
+    count = _integer(name, value)
     if count < 1:
         raise OptionsError(f"{name} is {format_value(count)}; it must be at least 1")
-    return min(count, _MOST_FRAMES)
+    return min(count, _MAX_COUNT)
 
 
 def _number(name: str, value: object) -> Seconds:
@@ -153,7 +155,7 @@ def _optional_number(name: str, value: object) -> Seconds | None:
 def _items(name: str, values: Any, check: Callable[[str, object], Item]) -> tuple[Item, ...] | None:
     if values is None:
         return None
-    # arrays of any library: Python numbers from here on, nested lists if there is more than one dimension
+    # arrays of any library become lists of Python numbers, nested if they have more than one dimension
     values = values.tolist() if hasattr(values, "tolist") else values
     if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray):
         raise OptionsError(f"{name} is of type {type(values).__name__}; it must be a list or an array of one dimension")
@@ -163,18 +165,18 @@ def _items(name: str, values: Any, check: Callable[[str, object], Item]) -> tupl
 
 
 def select(sampling: Sampling, timeline: Timeline) -> IntArray:
-    """Choose the frames.
+    """Choose frame indices.
 
     Args:
-        sampling: what is wanted.
-        timeline: when each presentable frame is shown.
+        sampling: options of the request.
+        timeline: presentation times of the video.
 
     Returns:
-        ``int64 [N]`` frame indices, N at least 1. Strictly increasing, but for explicit indices and timestamps, which
-        keep their order and repeats, and for the repeats that some policies make.
+        ``int64 [N]`` frame indices, N at least 1, strictly increasing. Explicit indices and timestamps keep their order
+        and repeats, and some policies repeat frames.
 
     Raises:
-        OptionsError: the options do not fit this clip: an index or a window outside it, a policy that refuses it.
+        OptionsError: an index or the window is outside the clip, or the policy refuses the clip.
         NoVideoError: there are no presentable frames.
     """
     if timeline.num_frames == 0:
@@ -194,20 +196,20 @@ def select(sampling: Sampling, timeline: Timeline) -> IntArray:
 
 
 def _explicit(indices: Sequence[int] | IntArray, num_frames: int) -> IntArray:
-    for bad in (min(indices), max(indices)):
-        if not 0 <= bad < num_frames:
+    for index in (min(indices), max(indices)):
+        if not 0 <= index < num_frames:
             raise OptionsError(
-                f"indices holds {format_value(bad)}; this clip has {num_frames} frames, "
+                f"indices contains {format_value(index)}; this clip has {num_frames} frames, "
                 f"so an index is from 0 to {num_frames - 1}"
             )
     return np.array(indices, np.int64)
 
 
-def _in_ticks(seconds: Seconds, time_base: Fraction) -> Fraction:
-    """A time in ticks. A float within a nanosecond of a whole or half tick means that tick.
+def _to_ticks(seconds: Seconds, time_base: Fraction) -> Fraction:
+    """Convert seconds to ticks. A float within a nanosecond of a whole or half tick means that tick.
 
-    So 0.1 + 0.2, or a timestamp that we returned ourselves, is the time of the frame and not 1e-17 s beside it. Half
-    ticks, since midpoints of frames lie there.
+    So 0.1 + 0.2, or a timestamp of a result, is the time of the frame and not 1e-17 s off. Midpoints between frames
+    are at half ticks.
     """
     halves = 2 * Fraction(seconds) / time_base
     nearest = round(halves)
@@ -217,18 +219,18 @@ def _in_ticks(seconds: Seconds, time_base: Fraction) -> Fraction:
 
 
 def _exact_rate(fps: Seconds) -> Fraction:
-    """The rate that a float stands for: 30000/1001 and 1/10, not their neighbours in binary."""
+    """Return the rate that a float means: 30000/1001 and 1/10, not the nearest binary fractions."""
     simple = Fraction(fps).limit_denominator(1_000_000)
     return simple if float(simple) == fps else Fraction(fps)
 
 
 def _window(sampling: Sampling, timeline: Timeline) -> tuple[int, int]:
-    """The frames whose time is in [start, end), as the first one's index and the index after the last."""
+    """Return the range of frames with a time in [start, end): the first index, and the index after the last."""
 
     def frames_before(seconds: Seconds | None, default: int) -> int:
         if seconds is None:
             return default
-        tick = min(math.ceil(_in_ticks(seconds, timeline.time_base)), timeline.end_tick)
+        tick = min(math.ceil(_to_ticks(seconds, timeline.time_base)), timeline.end_tick)
         return int(np.searchsorted(timeline.ticks, tick))
 
     first, stop = frames_before(sampling.start, 0), frames_before(sampling.end, timeline.num_frames)
@@ -243,13 +245,14 @@ def _window(sampling: Sampling, timeline: Timeline) -> tuple[int, int]:
 
 
 def _nearest(times: Sequence[Seconds] | npt.NDArray[np.float64], ticks: IntArray, time_base: Fraction) -> IntArray:
+    """Return the nearest frame of each time; the earlier one if the time is exactly between two."""
     lowest, highest = 2 * int(ticks[0]), 2 * int(ticks[-1])
-    doubled = [2 * _in_ticks(seconds, time_base) for seconds in times]
+    doubled = [2 * _to_ticks(seconds, time_base) for seconds in times]
     floors = np.array([min(max(math.floor(time), lowest), highest) for time in doubled], np.int64)
     ceilings = np.array([min(max(math.ceil(time), lowest), highest) for time in doubled], np.int64)
     before = np.searchsorted(ticks, floors // 2, side="right") - 1
     after = np.minimum(before + 1, len(ticks) - 1)
-    # the sum of two ticks is twice their midpoint: the later frame only if the time is really past it
+    # the sum of two ticks is twice their midpoint; the later frame is chosen only for times after it
     return np.where(ticks[before] + ticks[after] < ceilings, after, before)
 
 
@@ -268,13 +271,13 @@ def _capped(count: int, *bounds: int | None) -> int:
 
 
 def _by_policy(policy: str, sampling: Sampling, timeline: Timeline, first: int, stop: int) -> IntArray:
-    """The rule sees the window as if it were the whole clip."""
+    """Apply a policy to the window as if it were the whole clip."""
     begin = int(timeline.ticks[first])
     end = int(timeline.ticks[stop]) if stop < timeline.num_frames else timeline.end_tick
-    part = Timeline(timeline.ticks[first:stop] - begin, timeline.time_base, end - begin, timeline.key[first:stop])
+    window = Timeline(timeline.ticks[first:stop] - begin, timeline.time_base, end - begin, timeline.key[first:stop])
     return apply_policy(
         policy,
-        ClipFacts.of(part),
+        ClipFacts.of(window),
         num_frames=sampling.num_frames,
         fps=None if sampling.fps is None else float(sampling.fps),
         min_frames=sampling.min_frames,
@@ -283,9 +286,9 @@ def _by_policy(policy: str, sampling: Sampling, timeline: Timeline, first: int, 
 
 
 def _by_count(sampling: Sampling, ticks: IntArray) -> IntArray:
-    wanted = _capped(len(ticks), sampling.num_frames)
-    count = _capped(wanted, sampling.max_frames)
-    return _spread(len(ticks), count) if count == wanted else _spread_in_time(ticks, count)
+    requested = _capped(len(ticks), sampling.num_frames)
+    count = _capped(requested, sampling.max_frames)
+    return _spread(len(ticks), count) if count == requested else _spread_in_time(ticks, count)
 
 
 def _by_rate(fps: Seconds, sampling: Sampling, timeline: Timeline, first: int, stop: int) -> IntArray:
@@ -295,22 +298,21 @@ def _by_rate(fps: Seconds, sampling: Sampling, timeline: Timeline, first: int, s
 
 
 def _shown_at_rate(fps: Seconds, sampling: Sampling, timeline: Timeline, first: int, stop: int) -> IntArray:
-    """The frames shown at the multiples of 1/fps s after the window's start, each once.
+    """Return the frames shown at multiples of 1/fps s after the window's start, each once.
 
-    A frame is taken if some multiple falls into the time it is shown, so the work does not grow with ``fps``. Where the
-    ticks may be rounded, a frame counts as shown half a tick early: frame 20 of 30 fps begins at 666.67 ms, which
-    Matroska writes as 667.
+    A frame is chosen if a multiple falls into its display time, so the work does not grow with ``fps``. If ticks may be
+    rounded, each frame starts half a tick earlier: frame 20 at 30 fps starts at 666.67 ms, stored in Matroska as 667.
     """
     ticks = timeline.ticks[first:stop]
     step = 1 / (_exact_rate(fps) * timeline.time_base)
     rounded = may_be_rounded(timeline)
-    if len(ticks) == 1 or _every_frame_due(ticks, step, rounded):
+    if len(ticks) == 1 or _is_every_frame_due(ticks, step, rounded):
         return np.arange(len(ticks))
-    origin = _in_ticks(sampling.start, timeline.time_base) if sampling.start is not None else Fraction(0)
+    origin = _to_ticks(sampling.start, timeline.time_base) if sampling.start is not None else Fraction(0)
     end = Fraction(timeline.end_tick - rounded)
     if sampling.end is not None:
-        end = min(end, _in_ticks(sampling.end, timeline.time_base))
-    # the last frame is shown at its own time, however short it is
+        end = min(end, _to_ticks(sampling.end, timeline.time_base))
+    # the last frame counts at its own time, however short it is
     multiples = max(math.ceil((end - origin) / step), math.floor((int(ticks[-1]) - origin) / step) + 1)
 
     # in half ticks: the number of multiples before each frame is ceil((2 * tick - rounded - 2 * origin) / (2 * step))
@@ -320,19 +322,19 @@ def _shown_at_rate(fps: Seconds, sampling: Sampling, timeline: Timeline, first: 
     too_long = max(2 * int(ticks[-1]) * scale + offset, divisor) >= 2**62
     shown_from = (2 * ticks - rounded).astype(object if too_long else np.int64) * scale - offset
     before = np.minimum(-(-shown_from // divisor), multiples).astype(np.int64)
-    before[0] = 0  # what precedes the window's first frame is shown as that frame
+    before[0] = 0  # multiples before the window's first frame choose that frame
     return np.flatnonzero(np.diff(before, append=multiples))
 
 
-def _every_frame_due(ticks: IntArray, step: Fraction, rounded: bool) -> bool:
-    """Whether no frame is shown for less than a step. Rounding may make one seem a tick shorter, but not all."""
+def _is_every_frame_due(ticks: IntArray, step: Fraction, rounded: bool) -> bool:
+    """Return True if no frame is shorter than a step. Rounding may shorten some frames by a tick, but not all."""
     shortest = int(np.diff(ticks).min())
     mean = Fraction(int(ticks[-1] - ticks[0]), len(ticks) - 1)
     return step <= shortest or (rounded and step <= shortest + 1 and step <= mean)
 
 
 def _spread(available: int, count: int) -> IntArray:
-    """``count`` positions from the first to the last of ``available``, rounded half up; one position is the first."""
+    """Return ``count`` positions from the first to the last of ``available``, rounded half up; the first if one."""
     if count == 1:
         return np.zeros(1, np.int64)
     gaps = count - 1
@@ -340,20 +342,20 @@ def _spread(available: int, count: int) -> IntArray:
 
 
 def _spread_in_time(ticks: IntArray, count: int) -> IntArray:
-    """``count`` different frames, as near as can be to as many even times from the first frame to the last.
+    """Return ``count`` different frames, nearest to as many even times from the first frame to the last.
 
-    At a constant rate this equals :func:`_spread`, so a time halfway between two frames takes the later one.
+    A time halfway between two frames takes the later one, so that this equals :func:`_spread` at a constant rate.
     """
     if count == 1:
         return np.zeros(1, np.int64)
     order, gaps = np.arange(count), count - 1
     offsets = ticks - ticks[0]
-    # floor(2 * i * span / gaps), taken apart to stay within 64 bits
+    # floor(2 * i * duration / gaps), split to stay within 64 bits
     quotient, remainder = divmod(2 * int(offsets[-1]), gaps)
     doubled = order * quotient + order * remainder // gaps
     before = np.searchsorted(offsets, doubled // 2, side="right") - 1
     after = np.minimum(before + 1, len(ticks) - 1)
     nearest = np.where(offsets[before] + offsets[after] <= doubled, after, before)
-    # several times may meet in one long frame: each needs a frame of its own, and the last ones must find some left
+    # several times may fall into one long frame; each gets a frame of its own, and enough remain for the last ones
     distinct = order + np.maximum.accumulate(nearest - order)
     return np.minimum(distinct, len(ticks) - count + order)
