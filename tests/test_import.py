@@ -1,4 +1,4 @@
-"""What importing the package does not do, and which module may import which."""
+"""Rules for imports: the cost of importing the package, its layers, no cycles, and its public names."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ HEAVY = set("av torch cuda httpx httpcore PIL cv2 torchcodec transformers vllm p
 
 
 def modules():
-    """Names of all modules, from the package's folder on: "pool.job", "pool.__init__"."""
+    """Return the names of all modules, from the package's folder on: "pool.job", "pool.__init__"."""
     return sorted(".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in PACKAGE.rglob("*.py"))
 
 
@@ -55,7 +55,7 @@ def syntax_tree(module):
 
 
 def imported_names(module):
-    """Full names that a module imports: at its top, in functions, and for type checkers alone."""
+    """Yield the full names that a module imports: at its top, in functions, and for type checkers alone."""
     for node in ast.walk(syntax_tree(module)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -66,7 +66,7 @@ def imported_names(module):
 
 
 def imported_modules(module):
-    """Modules of the package that a module imports, named as :func:`modules` names them."""
+    """Yield the modules of the package that a module imports, named as :func:`modules` names them."""
     known = set(modules())
     for name in imported_names(module):
         first, _, rest = name.partition(".")
@@ -75,13 +75,13 @@ def imported_modules(module):
 
 
 def layer(module):
-    """The name in LAYERS for a module: "backends" for "backends.pyav.backend"."""
+    """Return the name of a module in LAYERS: "backends" for "backends.pyav.backend"."""
     return module.split(".")[0]
 
 
 @pytest.fixture(scope="module")
 def fresh():
-    """What a new interpreter has after ``import telecine``."""
+    """Return the modules that ``import telecine`` loads in a new interpreter, and the number of its threads."""
     script = (
         "import json, sys, threading; before = set(sys.modules); import telecine;"
         "print(json.dumps([sorted(set(sys.modules) - before), threading.active_count()]))"
@@ -106,7 +106,7 @@ def test_every_module_is_in_a_layer_and_every_layer_names_a_module():
 
 
 @pytest.mark.parametrize("module", modules())
-def test_imports_point_down(module):
+def test_a_module_imports_only_from_layers_below_its_own(module):
     others = {layer(other) for other in imported_modules(module)} - {layer(module)}
     assert {other for other in others if HEIGHT[other] >= HEIGHT[layer(module)]} == set()
 
@@ -122,14 +122,14 @@ def public_name(module):
 
 
 @pytest.mark.parametrize("module", modules())
-def test_all_names_only_what_is_there(module):
+def test_every_name_in_all_exists_and_stands_there_once(module):
     loaded = importlib.import_module(public_name(module))
     assert sorted(set(loaded.__all__)) == sorted(loaded.__all__)
     assert [name for name in loaded.__all__ if not hasattr(loaded, name)] == []
 
 
 @pytest.mark.parametrize("module", modules())
-def test_modules_use_of_each_other_only_what_all_names(module):
+def test_modules_import_from_each_other_only_names_in_all(module):
     used = [
         (node.module, alias.name)
         for node in ast.walk(syntax_tree(module))

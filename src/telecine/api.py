@@ -42,7 +42,7 @@ def load(source: SourceLike, *, timeout: Timeout = None, **options: Unpack[LoadO
         backend: name of the backend, or "auto": "pyav" for the CPU, and for CUDA "nvdec", which falls back to "pyav"
             for a video that the hardware cannot decode. A named backend never falls back. ``TELECINE_BACKEND`` when
             omitted.
-        device: where the frames end up: "cpu", "cuda" or "cuda:1". ``TELECINE_DEVICE`` when omitted.
+        device: device of the returned frames: "cpu", "cuda" or "cuda:1". ``TELECINE_DEVICE`` when omitted.
         errors: "recover" leaves out frames that cannot be decoded and lists them in ``report.lost``; "strict" raises.
         limits: upper bounds of the request; the defaults of :class:`telecine.Limits` when omitted.
         **options: the options above, and those of the backend: ``threads`` of pyav, ``out`` of nvdec;

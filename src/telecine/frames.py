@@ -35,12 +35,12 @@ _MAX_SHEET_FRAMES = 60
 
 @dataclass(frozen=True)
 class Report:
-    """What a request did: the backend, the packets fed, lost frames, time per stage."""
+    """Report of a decode: the backend, the packets fed, lost frames, time per stage."""
 
     backend: str
     """Name of the backend that decoded."""
     device: str
-    """Where the frames are: "cpu", "cuda:0"."""
+    """Device of the frames: "cpu", "cuda:0"."""
     packets_total: int
     """Packets of the video stream."""
     packets_fed: int
