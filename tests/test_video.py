@@ -140,6 +140,11 @@ def test_wrong_options_of_an_iteration_are_refused_at_the_call() -> None:
             video.load(speed=2)  # type: ignore[call-arg]
 
 
+def test_options_that_choose_frames_are_refused_when_a_video_is_opened() -> None:
+    with pytest.raises(telecine.OptionsError, match=r"num_frames chooses frames; give it to load\(\) or iterate\(\)"):
+        telecine.open(CLIP.path(), num_frames=8)  # type: ignore[call-arg]
+
+
 def test_each_packet_is_fed_once() -> None:
     with telecine.open(CLIP.path()) as video:
         for chunk_frames in (1, 8, 64):

@@ -31,7 +31,7 @@ from telecine.pipeline import (
     read_index_and_info,
     run_chunks,
 )
-from telecine.request import LoadOptions, OpenOptions, Request, SourceLike, show_options
+from telecine.request import LoadOptions, OpenOptions, Request, SamplingOptions, SourceLike, show_options
 from telecine.source.source import Source, open_source
 from telecine.timeline import Timeline
 from telecine.validation import format_value, to_int
@@ -66,6 +66,8 @@ class Video:
     """Facts about the video."""
 
     def __init__(self, source: SourceLike, *, timeout: Timeout = None, **options: Unpack[OpenOptions]) -> None:
+        if sampling := options.keys() & SamplingOptions.__annotations__.keys():
+            raise OptionsError(f"{min(sampling)} chooses frames; give it to load() or iterate(), not to open()")
         limits = Request.of(source, **options).limits
         self._options: OpenOptions = options
         self._timeout, self._max_pixels = timeout, limits.max_pixels

@@ -21,9 +21,9 @@ def split_frames(index: PacketIndex, frames: npt.NDArray[np.int64], min_frames: 
     Args:
         index: packet index of the video.
         frames: ``int64 [N]`` wanted frame indices; repeats and any order.
-        min_frames: neighbouring groups are joined while they have no more frames than this.
-        max_frames: a longer group is split where it has no random access point. Its packets are then decoded once for
-            each part. At least ``min_frames``.
+        min_frames: neighbouring groups are joined as long as they have no more frames than this together.
+        max_frames: at least ``min_frames``; a longer group is split between random access points. The packets before
+            the split are then in the plans of both groups.
 
     Returns:
         Slices of ``frames``, in order and without gaps. Frames that are out of order are split by count.
