@@ -294,8 +294,6 @@ for attempt in range(40):
             signal.setitimer(signal.ITIMER_REAL, 0)
     except Interrupt:
         interrupted += 1
-    except telecine.Cancelled:
-        pass  # reading was interrupted
     signal.setitimer(signal.ITIMER_REAL, 0)
 others = [thread for thread in threading.enumerate() if thread.name == "telecine-decode"]
 for thread in others:  # at most that of the last attempt, about to end
