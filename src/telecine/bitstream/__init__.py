@@ -1,4 +1,4 @@
-"""Facts from the headers of packets, without decoding: is a picture disposable, shown, a random access point.
+"""Facts from the headers of packets, without decoding: disposable, shown, and random access pictures.
 
 Each codec has a scanner, which returns a :class:`PacketInfo` for each packet. A scanner must never claim more than the
 headers prove: a picture wrongly called disposable makes others wrong, but one not called so only costs time. Packets of

@@ -1,4 +1,4 @@
-"""Conversion of packets to byte streams: with start codes, and with the stream's headers where decoding starts."""
+"""Conversion of packets to byte streams with start codes, and with the extradata prepended if decoding starts there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _VC1_SEQUENCE, _VC1_FRAME = b"\0\0\1\x0f", b"\0\0\1\x0d"
 
 
 class AnnexBConverter:
-    """Converts the packets of a stream, in decoding order, to what the parser of NVIDIA's driver reads.
+    """Converts the packets of a stream, in decode order, to the byte stream that the parser of NVIDIA's driver reads.
 
     This is Annex B for H.264 and HEVC, Annex G for VC-1 and the low-overhead format for AV1. Packets of other codecs
     stay as they are. Not thread-safe.
@@ -35,8 +35,8 @@ class AnnexBConverter:
     def __init__(self, codec: str, extradata: bytes) -> None:
         self._codec = codec
         self.sequence_headers: tuple[bytes, ...] = ()
-        """The sequence headers that apply to the packet converted last. If they change, everything may change that a
-        decoder was made for: the size of pictures, and how many of them it must keep."""
+        """The sequence headers that apply to the last converted packet. If they change, a decoder made before may be
+        unsuitable, because the size of pictures or the number of references may change."""
         self.update_extradata(extradata)
 
     def update_extradata(self, extradata: bytes) -> None:
@@ -51,7 +51,7 @@ class AnnexBConverter:
             self._headers = join_annex_b(units) if self._length_size else extradata
             found = self._parameter_sets(units)
         elif self._codec == "vc1":
-            # in ASF and Matroska there may be bytes in front of the sequence header
+            # in ASF and Matroska there may be bytes before the sequence header
             self._headers = extradata[max(0, extradata.find(b"\0\0\1")) :]
             found = [_vc1_sequence_header(self._headers) or self._headers]
         elif self._codec == "av1":
@@ -64,7 +64,7 @@ class AnnexBConverter:
 
         Args:
             packet: its bytes.
-            prepend_extradata: True if the parser starts here, so that the headers of the extradata must come first.
+            prepend_extradata: True if the parser starts here, so that it needs the headers of the extradata.
             is_random_access: True if decoding can start here. No other packet brings new headers.
         """
         data = bytes(packet)
@@ -91,7 +91,7 @@ class AnnexBConverter:
             headers, self.sequence_headers, self._is_new = self._headers, self._extradata_headers, False
         if own:
             self.sequence_headers = tuple(own)
-            if self._codec not in SPS_TYPE:  # parameter sets may stand twice, but a sequence begins only once
+            if self._codec not in SPS_TYPE:  # parameter sets may be repeated, sequence headers must not
                 headers = b""
         return headers + data if data else None
 
@@ -101,7 +101,7 @@ class AnnexBConverter:
 
 
 def _vc1_sequence_header(data: bytes) -> bytes:
-    """Return the sequence header, with its start code, in front of the first frame; empty if there is none."""
+    """Return the sequence header, with its start code, before the first frame; empty if there is none."""
     head = data.partition(_VC1_FRAME)[0]
     at = head.find(_VC1_SEQUENCE)
     if at < 0:

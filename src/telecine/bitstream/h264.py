@@ -190,7 +190,7 @@ class H264Scanner(NalScanner):
             if is_reference:
                 self._previous_poc = poc
             return self._sequence, poc
-        # FrameNumOffset + frame_num, which rises except where frame_num wraps
+        # FrameNumOffset + frame_num, which only rises although frame_num wraps
         wrap = 1 << sps.frame_num_bits
         previous = self._previous_poc % wrap
         count = self._previous_poc - previous + head.frame_num + wrap * (head.frame_num < previous)
@@ -233,7 +233,7 @@ def can_contain_fields(sequence_header: bytes) -> bool:
 
 
 def _expected_poc(sps: _Sps, count: int, is_reference: bool) -> int:
-    """Return expectedPicOrderCnt (8.2.1.2), where ``count`` is FrameNumOffset + frame_num."""
+    """Return expectedPicOrderCnt (8.2.1.2); ``count`` is FrameNumOffset + frame_num."""
     offsets = sps.offsets_for_references
     count = max(0, count - (not is_reference)) if offsets else 0
     cycles, rest = divmod(count - 1, len(offsets)) if count else (0, -1)
@@ -360,7 +360,7 @@ def _recovery_point(nal: bytes) -> tuple[int, bool] | None:
 
 
 def _sei_number(data: bytes, at: int) -> tuple[int, int]:
-    """Return a payload type or size of a SEI message (7.3.2.3.1), and the offset behind it."""
+    """Return a payload type or size of a SEI message (7.3.2.3.1), and the offset after it."""
     value = 0
     while at < len(data) and data[at] == 0xFF:
         value, at = value + 255, at + 1

@@ -18,7 +18,7 @@ MATRICES = {
     0: "gbr", 1: "bt709", 4: "fcc", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "ycgco", 9: "bt2020nc",
     10: "bt2020c", 14: "ictcp",
 }  # fmt: skip
-"""Names of matrix coefficients (H.273 table 4). FFmpeg converts by the unspecified matrix where a code is missing."""
+"""Names of matrix coefficients (H.273 table 4). Other codes are "unknown"."""
 PRIMARIES = {
     1: "bt709", 4: "bt470m", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "film", 9: "bt2020", 10: "smpte428",
     11: "smpte431", 12: "smpte432", 22: "ebu3213",

@@ -38,7 +38,7 @@ class _PictureTypeTracker:
         if not bidirectional:
             self._references += 1
             self._closed_gop, self._broken_link = closed_gop, broken_link and not closed_gop
-        # B pictures sort between the two references decoded before them, and a reference after the B pictures behind it
+        # B pictures sort between the two references decoded before them; a reference sorts after its B pictures
         order = (self._references, self._pictures if bidirectional else 1 << 62)
         leading = Leading.DECODABLE if self._closed_gop else Leading.UNKNOWN
         if bidirectional and self._broken_link:

@@ -43,7 +43,7 @@ def unescape(unit: bytes) -> bytes:
 
 
 def nal_length_size(codec: str, extradata: bytes) -> int:
-    """Return how many bytes of length stand in front of each NAL unit of a stream; 0 if it is in Annex B."""
+    """Return the size in bytes of the length before each NAL unit of a stream; 0 if it is in Annex B."""
     offset = _LENGTH_SIZE_OFFSET[codec]
     # avcC and hvcC begin with configurationVersion 1, a start code with 0
     is_record = len(extradata) > offset and extradata[0] == 1
@@ -60,7 +60,7 @@ class NalSplitter:
 
     def __init__(self, codec: str, extradata: bytes) -> None:
         self.length_size = nal_length_size(codec, extradata)
-        """Bytes of the length in front of each NAL unit; 0 for Annex B."""
+        """Bytes of the length before each NAL unit; 0 for Annex B."""
         self._whole = _PARAMETER_SET_FIRST_BYTES[codec]
 
     def split(self, packet: bytes | memoryview) -> Iterator[bytes]:
@@ -99,7 +99,7 @@ def split_annex_b(data: bytes | memoryview, whole: frozenset[int] | None = None)
 
 
 def split_length_prefixed(data: bytes, length_size: int) -> list[bytes] | None:
-    """Return the whole NAL units of a packet with lengths in front of them; None if a length exceeds the packet."""
+    """Return the whole NAL units of a length-prefixed packet; None if a length exceeds the packet."""
     units: list[bytes] = []
     at, end = 0, len(data)
     while at < end:
@@ -114,12 +114,12 @@ def split_length_prefixed(data: bytes, length_size: int) -> list[bytes] | None:
 
 
 def join_annex_b(units: Iterable[bytes]) -> bytes:
-    """Return NAL units with a start code in front of each."""
+    """Return NAL units joined with a start code before each."""
     return b"".join(START_CODE + unit for unit in units)
 
 
 def join_length_prefixed(units: Iterable[bytes], length_size: int) -> bytes:
-    """Return NAL units with their length in front of each; raises ``OverflowError`` if a length does not fit."""
+    """Return NAL units joined with their length before each; raises ``OverflowError`` if a length does not fit."""
     return b"".join(len(unit).to_bytes(length_size, "big") + unit for unit in units)
 
 

@@ -15,16 +15,16 @@ _TEMPORAL_DELIMITER = 2
 
 
 class Obu(NamedTuple):
-    """The type of an OBU, and where it is."""
+    """The type and position of an OBU."""
 
     type: int
     extension: int
-    """``obu_extension_header``: temporal and spatial id; 0 where there is none."""
+    """``obu_extension_header``: temporal and spatial id; 0 if there is none."""
     start: int
     payload: int
     """Offset of its payload."""
     end: int
-    """Offset behind it, which may be behind the end of the data if that is damaged."""
+    """Offset of its end, which is beyond the data if the OBU is cut off."""
 
 
 def split_obus(data: bytes | memoryview) -> Iterator[Obu]:
@@ -45,7 +45,7 @@ def split_obus(data: bytes | memoryview) -> Iterator[Obu]:
 
 
 def _read_leb128(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Return a number in leb128 (AV1, 4.10.5) and the offset behind it."""
+    """Return a number in leb128 (AV1, 4.10.5) and the offset after it."""
     value = shift = 0
     while at < len(data) and shift < 56:
         byte, at = data[at], at + 1

@@ -1,4 +1,4 @@
-"""The interface of the scanners: what the headers of a packet say about it."""
+"""The interface of the scanners, and the facts that they read from the headers of packets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Leading(IntEnum):
 
 
 class PacketInfo(NamedTuple):
-    """The facts that the headers of one packet state."""
+    """The facts in the headers of one packet."""
 
     shown: bool = True
     """True if the packet brings a picture of its own to show; a hidden frame or a second field does not."""
@@ -81,7 +81,7 @@ class Scanner(Protocol):
     :data:`telecine.bitstream.PICTURE_FORMAT_CODECS`."""
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
-        """Return what the headers of ``packet`` say.
+        """Return the facts in the headers of a packet.
 
         Args:
             packet: its bytes.
