@@ -7,8 +7,8 @@ import io
 import json
 import logging
 import os
-import signal
 import shlex
+import signal
 import subprocess
 import sys
 from dataclasses import asdict
