@@ -32,7 +32,7 @@ def colours_in_order(sheet):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 16, 100])
-def test_every_frame_is_there_in_the_order_given(count):
+def test_sheet_shows_every_frame_in_the_given_order(count):
     frames = plain_frames(count)
     sheet = sheet_of(count)
     assert sheet.mode == "RGB" and sheet.width == 1280
@@ -41,7 +41,7 @@ def test_every_frame_is_there_in_the_order_given(count):
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 3000), (3000, 1), (16, 16), (1920, 1080), (64, 2000), (7, 5)], ids=str)
 @pytest.mark.parametrize("count", [1, 5])
-def test_pictures_of_any_shape_fit(count, shape):
+def test_sheet_accepts_frames_of_any_shape(count, shape):
     sheet = sheet_of(count, *shape)
     assert sheet.width == 1280 and sheet.height <= 1280 * (count + 1)
     assert len(colours_in_order(sheet)) == count
@@ -52,13 +52,13 @@ def test_a_thousand_frames_make_a_sheet_that_a_jpeg_file_can_hold():
     assert sheet.size[0] == 1280 and sheet.size[1] < 65_500
 
 
-def test_columns_are_those_asked_for():
+def test_sheet_has_the_requested_columns():
     pixels = np.asarray(sheet_of(6, columns=3))
     picture_columns = (pixels[:, :, 2] == 250).any(axis=0)
     assert np.count_nonzero(np.diff(picture_columns.astype(int)) == 1) == 3
 
 
-def test_pictures_keep_their_aspect_ratio():
+def test_frames_on_a_sheet_keep_their_aspect_ratio():
     pixels = np.asarray(sheet_of(1, 100, 300))
     rows, columns = np.nonzero(pixels[:, :, 2] == 250)
     assert np.ptp(columns) / np.ptp(rows) == pytest.approx(3, rel=0.02)
@@ -67,7 +67,7 @@ def test_pictures_keep_their_aspect_ratio():
 @pytest.mark.parametrize(
     ("width", "columns"), [(128, 1), (128, None), (160, 2), (320, 1), (320, 2), (1280, 2), (1280, None), (2500, 4)]
 )
-def test_there_is_text_under_every_picture_and_never_beside_its_cell(width, columns):
+def test_caption_is_under_every_frame_and_within_its_cell(width, columns):
     sheet = contact_sheet(plain_frames(4), [99_999_999] * 4, [12345.678] * 4, columns, width)
     pixels = np.asarray(sheet).astype(int)
     is_text = (pixels.min(axis=2) > 150) & (pixels[:, :, 2] != 250)
@@ -79,13 +79,13 @@ def test_there_is_text_under_every_picture_and_never_beside_its_cell(width, colu
     assert not is_text[:, :1].any() and not is_text[:, -1:].any()
 
 
-def test_labels_differ_with_index_and_time():
+def test_captions_show_index_and_time():
     frames = plain_frames(1)
     sheets = [contact_sheet(frames, [i], [t]) for i, t in [(47, 1.88), (48, 1.88), (47, 1.881)]]
     assert len({sheet.tobytes() for sheet in sheets}) == 3
 
 
-def test_frames_of_a_video_are_put_on_a_sheet():
+def test_frames_sheet_shows_the_frames_of_a_video():
     frames = load(CLIPS["base.mp4"].path(), num_frames=5)
     sheet = frames.sheet(columns=5, width=640)
     assert sheet.width == 640
@@ -93,7 +93,7 @@ def test_frames_of_a_video_are_put_on_a_sheet():
     assert sheet.tobytes() == frames.sheet(columns=np.int64(5), width=np.int32(640)).tobytes()
 
 
-def test_a_reduced_picture_is_an_average_and_not_a_choice_of_pixels():
+def test_frames_on_a_sheet_are_reduced_by_averaging():
     checkered = np.indices((600, 600)).sum(axis=0) // 2 % 2 * 200
     image = np.repeat(checkered[None, :, :, None], 3, axis=3).astype(np.uint8)
     pixels = np.asarray(contact_sheet(image, [0], [0.0], width=128))[10:100, 10:100]
@@ -117,11 +117,11 @@ def test_a_reduced_picture_is_an_average_and_not_a_choice_of_pixels():
         (np.zeros((300, 4, 4, 3), np.uint8), {"columns": 1}, "more columns"),
     ],
 )
-def test_a_sheet_that_nobody_could_read_is_refused(images, options, message):
+def test_unreadable_sheet_is_refused(images, options, message):
     with pytest.raises(OptionsError, match=re.escape(message)):
         contact_sheet(images, range(len(images)), [0.0] * len(images), **options)
 
 
-def test_as_many_labels_as_pictures():
+def test_number_of_indices_must_equal_number_of_images():
     with pytest.raises(OptionsError, match="2 images, but 1"):
         contact_sheet(plain_frames(2), [0], [0.0])

@@ -1,4 +1,4 @@
-"""Every frame of every clip is the right one, by every way of asking and as the ffmpeg command line judges."""
+"""Every frame of every clip is right, for every kind of request, verified with the ffmpeg command line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOLERANCE = 2
 
 
 @pytest.mark.parametrize("clip", DECODABLE, ids=str)
-def test_count_sizes_and_times(clip: Clip) -> None:
+def test_count_sizes_and_times_equal_those_of_ffmpeg(clip: Clip) -> None:
     """Facts come from packets, and are those of the frames that ffmpeg shows."""
     frames = telecine.load(clip.path())
     assert frames.info.num_frames == clip.num_frames
@@ -43,8 +43,8 @@ def test_sequential_decode_equals_the_ffmpeg_command_line(clip: Clip) -> None:
 
 
 @pytest.mark.parametrize("clip", SOUND, ids=str)
-def test_every_frame_alone_is_the_frame_of_the_sequential_decode(clip: Clip) -> None:
-    """What is skipped and where decoding starts never shows in the pixels."""
+def test_single_frame_request_equals_the_sequential_decode(clip: Clip) -> None:
+    """Skipped packets and the start of decoding do not affect the pixels."""
     whole = telecine.load(clip.path())
     data = clip.bytes()
     for index in range(clip.num_frames):
@@ -55,7 +55,7 @@ def test_every_frame_alone_is_the_frame_of_the_sequential_decode(clip: Clip) -> 
 
 
 @pytest.mark.parametrize("clip", SOUND, ids=str)
-def test_a_shuffled_batch_with_repeats_keeps_order_and_repeats(clip: Clip) -> None:
+def test_shuffled_indices_with_repeats_keep_order_and_repeats(clip: Clip) -> None:
     """Rule 3."""
     shuffle = random.Random(clip.name)
     wanted = [shuffle.randrange(clip.num_frames) for _ in range(12)]
@@ -71,7 +71,7 @@ UNTOLD = ("noise_disposable_hevc.mp4", "noise_reference_hevc.mp4")
 
 
 @pytest.mark.parametrize("clip", [CLIPS[name] for name in UNTOLD], ids=str)
-def test_damage_that_no_decoder_can_see_gives_what_ffmpeg_gives(clip: Clip) -> None:
+def test_undetectable_damage_gives_the_same_frames_as_ffmpeg(clip: Clip) -> None:
     """The limit of the promise, as docs/exactness.md states it."""
     frames = telecine.load(clip.path())
     assert np.abs(frames.data.astype(np.int16) - clip.reference().frames).max() <= TOLERANCE
@@ -79,8 +79,8 @@ def test_damage_that_no_decoder_can_see_gives_what_ffmpeg_gives(clip: Clip) -> N
 
 @pytest.mark.parametrize("clip", [clip for clip in DECODABLE if clip.damaged and clip.name not in UNTOLD], ids=str)
 @pytest.mark.parametrize("threads", [1, 4])
-def test_no_frame_of_a_damaged_clip_is_wrong(clip: Clip, threads: int) -> None:
-    """What is returned equals the undamaged clip; what is not is named as lost."""
+def test_damaged_clip_gives_right_frames_or_none(clip: Clip, threads: int) -> None:
+    """Returned frames equal the undamaged clip; the others are reported as lost."""
     whole = CLIPS[clip.damaged_from].reference().frames
     frames = telecine.load(clip.path(), threads=threads)
     assert set(frames.indices.tolist()) | set(frames.report.lost) == set(range(clip.num_frames))
@@ -93,8 +93,8 @@ def test_no_frame_of_a_damaged_clip_is_wrong(clip: Clip, threads: int) -> None:
 
 
 @pytest.mark.parametrize("clip", SOUND, ids=str)
-def test_packets_read_a_second_time_give_the_same_frames(clip: Clip, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A video too long for its packets to be kept is read again, by seeking where that is certain."""
+def test_packets_read_again_give_the_same_frames(clip: Clip, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A video with more packets than are kept is read again, by seeking if that is reliable."""
     whole = telecine.load(clip.path())
     monkeypatch.setattr(packet_scan, "_MAX_KEPT_BYTES", 0)
     monkeypatch.setattr(reader_module, "_MAX_PACKETS_READ_OVER", 2)
@@ -103,7 +103,7 @@ def test_packets_read_a_second_time_give_the_same_frames(clip: Clip, monkeypatch
     assert np.array_equal(telecine.load(clip.path(), indices=wanted).data, whole.data[wanted])
 
 
-def test_frames_built_on_a_packet_that_is_missing_are_lost() -> None:
+def test_frames_that_depend_on_a_missing_packet_are_lost() -> None:
     """H.264 numbers its reference pictures; FFmpeg conceals a gap in the numbers and does not tell."""
     frames = telecine.load(CLIPS["missing_reference.mp4"].path())
     whole = CLIPS["h264_medium.mp4"].reference().frames

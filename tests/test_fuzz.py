@@ -1,4 +1,4 @@
-"""Whatever bytes come: no crash, no hang, no error outside the tree, and labels that fit the frames.
+"""Mutated files cause no crash, no hang, no foreign exception, and indices that fit the frames.
 
 The cases run in a child process, many in each, so that a crash is a finding and not the end of the tests. Seeds are
 fixed, unless ``TELECINE_FUZZ_SECONDS`` is set: then each run goes on for so long, from new ones. ``TELECINE_FUZZ_SEED``
@@ -61,7 +61,7 @@ def flip_bits(data: bytearray, other: bytes, chance: random.Random) -> None:
 
 
 def flip_header_bits(data: bytearray, other: bytes, chance: random.Random) -> None:
-    """A few bits near one of the ends, where headers and indices are."""
+    """Flip a few bits near the start or the end, where headers and indexes are."""
     for _ in range(chance.choice((1, 2, 5, 20))):
         at = chance.randrange(min(3000, len(data)))
         data[at if chance.random() < 0.6 else -1 - at] ^= 1 << chance.randrange(8)
@@ -108,14 +108,14 @@ def change_number(data: bytearray, other: bytes, chance: random.Random) -> None:
 
 
 def blank(data: bytearray, other: bytes, chance: random.Random) -> None:
-    """A stretch of one value."""
+    """Fill a section with one value."""
     at = chance.randrange(len(data))
     size = min(chance.choice((4, 64, 2000)), len(data) - at)
     data[at : at + size] = bytes([chance.choice((0, 255, 0x80))]) * size
 
 
 def garbage(data: bytearray, other: bytes, chance: random.Random) -> None:
-    """A good start, and noise behind it."""
+    """Keep the start, and replace the rest by noise."""
     data[:] = chance.choice(MAGIC) + chance.randbytes(chance.choice((10, 300, 5000)))
 
 
@@ -171,7 +171,7 @@ def check(data: bytes, seed: int) -> None:
 
 
 def run_cases(first: int, count: int, seconds: float, folder: Path) -> None:
-    """What the child does: tell each seed before it is tried, and keep the file until the next one."""
+    """Run in the child: print each seed before it is tried, and keep the file until the next one."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     outcomes: dict[str, int] = {}
     started = time.monotonic()
@@ -219,8 +219,8 @@ def _made() -> None:
 
 @pytest.mark.timeout(SECONDS + 120)
 @pytest.mark.parametrize("first", [FIRST_SEED] if FIRST_SEED else [1, 100_001])
-def test_mutated_files_give_frames_or_an_error_of_ours(first: int, tmp_path: Path) -> None:
-    """The share of each outcome shows that the mutations reach behind the first header."""
+def test_mutated_files_give_frames_or_a_telecine_error(first: int, tmp_path: Path) -> None:
+    """The share of each outcome shows that mutations get past the first header."""
     if SECONDS:
         first += int(time.time()) * 1_000_000
     outcomes = run_child(first, 10**6 if SECONDS else CASES, SECONDS, tmp_path)

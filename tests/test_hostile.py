@@ -1,4 +1,4 @@
-"""What goes wrong with video in the field, each kind of fault with the facts that must come out instead.
+"""Faults of video files in the field, each with the result that must come out.
 
 That every frame of these clips is the right one is proved in ``test_exact.py``; here stands what else matters: counts,
 times, labels, choices, messages, memory, processes.
@@ -65,7 +65,7 @@ def test_a_losslessly_trimmed_file_has_the_frames_that_a_viewer_sees() -> None:
 @pytest.mark.parametrize("name", ["lying.avi", "truncated.mp4", "truncated.avi", "truncated.ts", "truncated.mkv"])
 @pytest.mark.parametrize("options", [{}, {"num_frames": 8}, {"fps": 10.0}])
 def test_a_header_that_promises_more_gives_what_there_is(name: str, options: dict[str, Any]) -> None:
-    """Indices, times and losses add up, and no sample falls behind the end."""
+    """Indices, times and losses add up, and no sample is after the end."""
     clip = CLIPS[name]
     frames = telecine.load(clip.path(), **options)
     assert frames.info.num_frames == clip.num_frames
@@ -112,7 +112,7 @@ def test_a_nonsense_count_in_an_avi_header_changes_nothing(count: int) -> None:
 
 @pytest.mark.parametrize(("rate", "scale"), [(0, 0), (0, 1), (1, 0), (0xFFFFFFFF, 1), (1, 0xFFFFFFFF)])
 def test_a_nonsense_rate_in_an_avi_header_is_survived(rate: int, scale: int) -> None:
-    """The frames are all there; a rate of which nobody can say how long a frame lasts may be refused as too long."""
+    """All frames are returned; a rate without a known frame duration may be refused as too long."""
     data = bytearray(CLIPS["mpeg4.avi"].bytes())
     struct.pack_into("<II", data, data.index(b"vids") + 20, scale, rate)
     try:
@@ -140,7 +140,7 @@ def test_damage_is_named_and_never_filled_with_a_neighbour() -> None:
 
 
 def test_damage_does_not_reach_over_the_next_key_frame() -> None:
-    """A broken packet with a parameter set in it: the decoder would go on to use that, in all that follows."""
+    """A corrupt packet contains a parameter set, which the decoder would use for all later packets."""
     data = bytearray(CLIPS["base.mp4"].bytes())
     with av.open(str(CLIPS["base.mp4"].path())) as container:
         at, size = [(p.pos, p.size) for p in container.demux(video=0) if p.size][20]
@@ -216,7 +216,7 @@ def test_samples_of_a_clip_with_few_key_frames_are_not_its_key_frames(name: str)
 
 
 def test_dense_sampling_never_decodes_a_packet_twice() -> None:
-    """One pass for increasing targets, however long the run."""
+    """One pass for increasing targets, however long the decode range."""
     frames = telecine.load(CLIPS["long.mp4"].path(), indices=list(range(0, 120, 3)))
     assert frames.report.packets_fed <= frames.report.packets_total == 120
 
@@ -235,7 +235,7 @@ def test_the_order_of_a_request_does_not_change_its_frames(make: Make) -> None:
 
 @pytest.mark.parametrize("name", ["hevc_open_gop.mp4", "h264_open_gop.mp4", "mpeg2_open_gop.ts"])
 def test_a_leading_picture_is_decoded_from_the_key_frame_before(name: str) -> None:
-    """What precedes an open key frame in time, and follows it in the file, is neither lost nor garbled."""
+    """Leading pictures of an open random access point are neither lost nor garbled."""
     for index in (22, 23, 24, 25, 46, 47, 48):
         frames = telecine.load(CLIPS[name].path(), indices=[index])
         assert numbers(frames) == [index]
@@ -243,7 +243,7 @@ def test_a_leading_picture_is_decoded_from_the_key_frame_before(name: str) -> No
 
 @pytest.mark.parametrize("name", ["hevc_cut.mp4", "hevc_cra_first.mp4", "h264_cut.mp4", "hevc_no_first_key.mp4"])
 def test_leading_pictures_of_a_cut_file_are_not_counted(name: str) -> None:
-    """What they refer to is not in the file; frame 0 is the first one that can be shown."""
+    """Their references are not in the file; frame 0 is the first one that can be decoded."""
     clip = CLIPS[name]
     frames = telecine.load(clip.path())
     assert frames.info.num_frames == len(frames) == clip.num_frames < (clip.header_frames or 0)
@@ -253,7 +253,7 @@ def test_leading_pictures_of_a_cut_file_are_not_counted(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["offset.ts", "h264.flv", "mpeg4.avi", "screen.mkv", "vfr.mp4", "vp9_altref.webm"])
 def test_each_frame_is_found_by_its_own_time(name: str) -> None:
-    """Also where the file's clock begins at ten minutes, or counts in whole milliseconds."""
+    """Also if the file's clock starts at ten minutes, or counts in whole milliseconds."""
     whole = telecine.load(CLIPS[name].path())
     assert whole.timestamps[0] == 0
     again = telecine.load(CLIPS[name].path(), timestamps=whole.timestamps)
@@ -488,7 +488,7 @@ def test_fields_are_woven_into_frames() -> None:
 
 
 def test_a_size_change_in_mid_stream_gives_one_size() -> None:
-    """Later frames are scaled to the first one's, in any order of asking, and that is told."""
+    """Later frames are scaled to the first one's size, in any order of indices, and the report says so."""
     frames = telecine.load(CLIPS["size_change.ts"].path())
     assert frames.data.shape == (60, 64, 96, 3)
     assert numbers(frames) == list(range(60))
@@ -517,7 +517,7 @@ def test_clips_of_one_coded_size_do_not_share_a_crop() -> None:
 
 
 def test_cover_art_is_not_the_video(make: Make) -> None:
-    """Not even where it is stream 0; and sound with a cover is no video."""
+    """Not even if it is stream 0; and audio with a cover is no video."""
     frames = telecine.load(CLIPS["cover_first.mp4"].path(), num_frames=4)
     assert (frames.info.stream_index, frames.info.num_frames, frames.info.codec) == (1, 60, "h264")
     assert numbers(frames) == frames.indices.tolist()
@@ -530,7 +530,7 @@ def test_cover_art_is_not_the_video(make: Make) -> None:
 
 
 def test_an_mp4_file_without_its_index_is_called_incomplete() -> None:
-    """It comes last by default, so every broken upload looks like this."""
+    """It is written last by default, so every interrupted upload looks like this."""
     with pytest.raises(telecine.SourceError, match=r"incomplete MP4 file: its index \(moov\) is missing"):
         telecine.load(CLIPS["no_moov.mp4"].path())
 
@@ -563,7 +563,7 @@ def test_a_file_cut_within_its_first_frames_crashes_nothing(tmp_path: Path) -> N
 
 
 def test_a_pointer_to_a_video_is_called_by_its_name() -> None:
-    """What a clone without Git-LFS leaves in place of the file."""
+    """A clone without Git-LFS has a pointer in place of the file."""
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
     with pytest.raises(telecine.SourceError, match="Git-LFS pointer"):
         telecine.load(pointer)
@@ -645,7 +645,7 @@ def test_peak_memory_does_not_grow_with_the_length(tmp_path: Path) -> None:
 
 
 def test_two_thousand_opened_videos_leave_nothing_behind() -> None:
-    """Neither memory nor descriptors nor threads, whether they end well or not."""
+    """No memory, descriptors or threads, if they succeed or fail."""
     code = """
         import os, sys, telecine
         from pathlib import Path
@@ -712,7 +712,7 @@ def test_the_order_of_imports_does_not_matter(order: str) -> None:
 
 
 def test_importing_starts_nothing_and_brings_in_no_decoder() -> None:
-    """So that a broken decoder library breaks only its own backend, and a fork right after is safe."""
+    """A failing decoder library affects only its own backend, and a fork right after the import is safe."""
     code = """
         import os, sys, telecine
         heavy = {"av", "cv2", "torch", "numpy.f2py", "PIL", "httpx"} & set(sys.modules)
@@ -756,7 +756,7 @@ def test_a_source_opened_before_a_fork_is_read_right_in_both_children() -> None:
 
 
 def test_a_handler_box_of_nonsense_hides_no_stream() -> None:
-    """A name without an end, in the place where players print it."""
+    """An unterminated name in the field that players print."""
     data = replace_box(
         CLIPS["base.mp4"].bytes(),
         [b"moov", b"trak", b"mdia", b"hdlr"],

@@ -38,7 +38,7 @@ def matroska(
     video: bytes = b"",
     before_tracks: bytes = b"",
 ) -> bytes:
-    """A Matroska file of one video track, with more elements where they are wanted."""
+    """Return a Matroska file of one video track, with additional elements."""
     width, height = size
     header = element(0x1A45DFA3, element(0x4282, b"matroska"), element(0x4287, b"\4"), element(0x4285, b"\2"))
     shape = element(0xE0, element(0xB0, width.to_bytes(4, "big")), element(0xBA, height.to_bytes(4, "big")), video)
@@ -188,14 +188,14 @@ JAIL = """
 
 
 def jailed(cases: dict[str, bytes], folder: Path, tmp_path: Path, use: str = "telecine") -> tuple[int, list[list[Any]]]:
-    """Run cases in a child which the kernel kills for opening anything: its exit status, and what it told."""
+    """Run cases in a child that the kernel kills if it opens anything; return its exit status and output."""
     (tmp_path / "cases").write_bytes(pickle.dumps((cases, use)))
     done = run_python(JAIL, tmp_path / "cases", cwd=folder)
     assert not done.stderr, done.stderr
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_bytes_that_name_files_and_addresses_open_none(canaries: Path, jpeg: bytes, tmp_path: Path) -> None:
+def test_input_that_names_files_and_addresses_opens_none(canaries: Path, jpeg: bytes, tmp_path: Path) -> None:
     """Not by Python and not by FFmpeg itself; each is one error, at once."""
     cases = posing(canaries, jpeg)
     status, told = jailed(cases, canaries, tmp_path)
@@ -209,7 +209,7 @@ def test_bytes_that_name_files_and_addresses_open_none(canaries: Path, jpeg: byt
 
 
 @pytest.mark.parametrize("name", ["ffconcat", "sdp", "mov that names a file"])
-def test_the_jail_catches_what_ffmpeg_opens_without_our_options(
+def test_seccomp_filter_catches_what_ffmpeg_opens_without_our_options(
     name: str, canaries: Path, jpeg: bytes, tmp_path: Path
 ) -> None:
     """The test above can fail: the same bytes do open files and sockets when FFmpeg gets them as they are."""
@@ -239,7 +239,7 @@ NAMES = [
 ]
 
 
-def test_a_name_is_a_path_or_one_of_the_urls_and_nothing_else(canaries: Path) -> None:
+def test_ffmpeg_protocol_names_are_refused_as_sources(canaries: Path) -> None:
     """Names that mean something to FFmpeg mean nothing here; the only file that is tried has exactly that name."""
     code = """
         import contextlib, json, sys, telecine
@@ -266,7 +266,7 @@ def test_a_name_is_a_path_or_one_of_the_urls_and_nothing_else(canaries: Path) ->
         assert all(event == ["open", name] for event in opened), name
 
 
-def test_a_file_with_such_a_name_is_just_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_with_a_protocol_like_name_is_read_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The name is not handed on."""
     monkeypatch.chdir(tmp_path)
     for name in ("concat:a|b.mp4", "%03d.png", "-", "x.m3u8"):
@@ -312,7 +312,7 @@ MEASURE = """
 
 
 def measured(path: Path, limits: dict[str, Any], **options: Any) -> tuple[str, int]:
-    """What a child says of a load, and by how many bytes its memory grew meanwhile."""
+    """Load in a child; return its result, and by how many bytes its memory grew."""
     done = run_python(MEASURE, path, json.dumps(limits), json.dumps(options))
     assert done.returncode == 0, done.stderr
     said, grown = json.loads(done.stdout)
@@ -327,8 +327,8 @@ def test_too_many_pixels_are_refused_before_a_picture_is_decoded(huge: Path, kin
     assert grown < 30 << 20
 
 
-def test_a_stream_that_grows_in_the_middle_does_not_pass_the_limit(huge: Path, tmp_path: Path) -> None:
-    """What the header promised is kept, and the larger pictures are lost."""
+def test_size_change_in_mid_stream_does_not_pass_max_pixels(huge: Path, tmp_path: Path) -> None:
+    """Pictures of the size in the header are returned, and the larger ones are lost."""
     small = CLIPS["part_small.h264"].bytes()
     (tmp_path / "growing.h264").write_bytes(small * 3 + remuxed(huge, "h264").read_bytes())
     ffmpeg(["-r", "30", "-i", str(tmp_path / "growing.h264"), "-c", "copy", str(tmp_path / "growing.mkv")])
@@ -369,7 +369,7 @@ def test_every_limit_is_checked_before_memory_is_taken(
     assert grown < 16 << 20
 
 
-def test_limits_that_are_just_met_are_no_error() -> None:
+def test_limits_that_are_exactly_met_are_accepted() -> None:
     """Each bound is inclusive."""
     limits = Limits(max_frames=60, max_packets=60, max_seconds=2.0, max_output_bytes=60 * 96 * 64 * 3)
     assert len(telecine.load(CLIPS["base.mp4"].path(), limits=limits)) == 60
@@ -441,7 +441,7 @@ def test_the_timeout_holds_for_a_slow_source() -> None:
 
 
 def test_the_timeout_holds_in_the_middle_of_a_decode(tmp_path: Path) -> None:
-    """The last frame of a long run of packets is wanted, and none of them can be left out."""
+    """The last frame of a long decode range is requested, and no packet of it can be skipped."""
     path = tmp_path / "long.mp4"
     noise = "-f lavfi -i testsrc2=s=1280x720:r=30 -vf noise=alls=80:allf=t -frames:v 60"
     ffmpeg(f"{noise} -c:v libx264 -preset ultrafast -qp 6 -g 250 -pix_fmt yuv420p {path}".split())
@@ -464,7 +464,7 @@ def test_a_flood_of_tiny_units_ends_at_the_timeout(payload: bytes, fourcc: bytes
 
 
 def test_a_flood_of_tiny_packets_ends_at_the_timeout() -> None:
-    """Also where the packets are walked a second time, from memory."""
+    """Also while packets are scanned a second time, from memory."""
     data = avi([b"\0\0\1\x61\x88\x99\xaa\xbb"] * 200_000, b"H264")
     assert late_by(telecine.probe, data, 0.3) < 1
 
@@ -494,7 +494,7 @@ def test_a_flood_of_empty_boxes_ends_at_the_timeout() -> None:
 
 
 @pytest.mark.parametrize("roll", [float("inf"), float("-inf"), float("nan"), 1e30, 45.0])
-def test_a_roll_that_is_no_angle_turns_nothing(jpeg: bytes, roll: float) -> None:
+def test_matroska_roll_that_is_not_finite_is_ignored(jpeg: bytes, roll: float) -> None:
     """A Matroska header may hold any float."""
     pose = element(0x7670, element(0x7671, b"\0"), element(0x7675, struct.pack(">d", roll)))
     frames = telecine.load(matroska([jpeg] * 2, video=pose))
@@ -503,8 +503,8 @@ def test_a_roll_that_is_no_angle_turns_nothing(jpeg: bytes, roll: float) -> None
 
 @pytest.mark.parametrize("size", [None, 32, (8, 8), telecine.Fit(1000)])
 def test_a_picture_without_a_size_is_no_video(size: Any) -> None:
-    """Nobody divides by its height."""
-    with pytest.raises(telecine.NoVideoError, match="tells no picture size"):
+    """No code divides by its height."""
+    with pytest.raises(telecine.NoVideoError, match="has no picture size"):
         telecine.load(matroska([b"\0\0\0\1\x65abc"], codec=b"V_MPEG4/ISO/AVC", size=(0, 0)), size=size)
 
 
@@ -512,7 +512,7 @@ def test_a_picture_without_a_size_is_no_video(size: Any) -> None:
 
 
 def test_errors_never_quote_the_input(tmp_path: Path) -> None:
-    """Not even where the user has asked FFmpeg to log, whose words would hold names out of the file."""
+    """Not even if the user has enabled FFmpeg's log, which would quote names in the file."""
     mark = SECRET.encode()
     base = CLIPS["base.mp4"].bytes()
     cases = [
@@ -577,8 +577,8 @@ def test_nothing_is_printed_whatever_is_read(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_the_log_level_of_the_user_stays() -> None:
-    """Silence is PyAV's own default, and whoever wants FFmpeg's words asks for them."""
+def test_av_log_level_of_the_user_is_kept() -> None:
+    """PyAV is silent by default; a user who wants FFmpeg's log enables it."""
     level = av.logging.get_level()
     try:
         av.logging.set_level(av.logging.FATAL)

@@ -1,4 +1,4 @@
-"""Right frames where the container misleads: about key frames, order, times, palettes, or what is missing.
+"""Right frames although the container is wrong about key frames, order, times, palettes or missing packets.
 
 Every frame carries its number, so that a neighbour, a mixture and a picture out of order all are seen.
 """
@@ -23,7 +23,7 @@ _AVI_CODECS = ["flv1", "wmv1", "wmv2", "msmpeg4v2", "msmpeg4v3"]
 
 @pytest.fixture
 def read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No packet is kept, as of a long video: those that are wanted are read a second time, by seeking."""
+    """Keep no packets, as for a long video, so that they are read a second time by seeking."""
     monkeypatch.setattr(packet_scan, "_MAX_KEPT_BYTES", 0)
     monkeypatch.setattr(reader_module, "_MAX_PACKETS_READ_OVER", 2)
 
@@ -56,25 +56,25 @@ def check_each_alone(path: Path, whole: telecine.Frames) -> None:
     "name",
     ["h263.avi", "h263.mkv", *(f"{codec}_{lie}.avi" for codec in _AVI_CODECS for lie in ("no_index", "all_key"))],
 )
-def test_decoding_starts_at_no_picture_that_is_only_said_to_be_a_key_frame(name: str) -> None:
+def test_decoding_does_not_start_at_wrongly_flagged_key_frames(name: str) -> None:
     """FFmpeg's H.263 parser flags every picture; an AVI file may have no index, or one that is false."""
     check_each_alone(clip(name), load_whole(clip(name), _SHORT))
 
 
-def test_a_packed_bitstream_gives_every_frame_where_two_b_pictures_follow_each_other() -> None:
+def test_packed_bitstream_with_consecutive_b_pictures_gives_every_frame() -> None:
     """The second of them is a packet of its own, and the decoder then gives the one before it."""
     path = clip("xvid_packed.avi")
     check_each_alone(path, load_whole(path, range(46)))  # the encoder keeps back the last two
 
 
 @pytest.mark.parametrize("name", ["mpeg4_interlaced.avi", "mpeg4_interlaced.mp4"])
-def test_b_pictures_of_interlaced_mpeg4_are_the_same_from_wherever_it_is_decoded(name: str) -> None:
-    """The first B picture that a decoder meets sets the distance of fields for all that come behind."""
+def test_interlaced_mpeg4_b_pictures_do_not_depend_on_the_decode_start(name: str) -> None:
+    """The first B picture that a decoder gets sets the field distance for all later ones."""
     check_each_alone(clip(name), load_whole(clip(name), range(36)))
 
 
 @pytest.mark.parametrize("name", ["overflow_h264.ts", "overflow_mpeg2.ts"])
-def test_the_clock_of_a_transport_stream_may_overflow(name: str) -> None:
+def test_transport_stream_timestamps_may_wrap(name: str) -> None:
     """Its 33 bits last for 26.5 hours, and a recording may begin at any time of it."""
     whole = load_whole(clip(name), _LONG)
     np.testing.assert_allclose(whole.timestamps, np.array(_LONG) / 30, atol=1e-4)
@@ -89,10 +89,8 @@ def test_the_clock_of_a_transport_stream_may_overflow(name: str) -> None:
         ("joined_mpeg2.ts", [*range(50, 80), *range(30)], 30),
     ],
 )
-def test_a_recording_of_earlier_times_behind_another_is_shown_behind_it(
-    name: str, numbers: list[int], length: int
-) -> None:
-    """Also where the first is so short that a decoder could have held all of it back."""
+def test_joined_recording_with_earlier_timestamps_is_shown_second(name: str, numbers: list[int], length: int) -> None:
+    """Also if the first is so short that a decoder could have delayed all of it."""
     frames = telecine.load(clip(name))
     assert frames.info.num_frames == len(numbers)
     assert numbers_of(frames) == [numbers[index] for index in frames.indices]
@@ -105,7 +103,7 @@ def test_a_recording_of_earlier_times_behind_another_is_shown_behind_it(
 
 
 @pytest.mark.parametrize("codec", ["av1", "vp9", "mjpeg"])
-def test_recordings_that_are_joined_are_shown_one_after_the_other(codec: str) -> None:
+def test_joined_recordings_are_shown_one_after_the_other(codec: str) -> None:
     """Both begin at zero; the times of the second do not put its frames between those of the first."""
     path = clip(f"{codec}_joined.mkv")
     whole = load_whole(path, _JOINED)
@@ -114,15 +112,15 @@ def test_recordings_that_are_joined_are_shown_one_after_the_other(codec: str) ->
 
 
 @pytest.mark.parametrize("name", ["h264.mxf", "h264_no_ctts.mp4"])
-def test_the_bitstream_tells_the_order_where_the_times_are_those_of_decoding(name: str) -> None:
+def test_bitstream_gives_the_order_if_pts_are_really_dts(name: str) -> None:
     whole = load_whole(clip(name), _LONG)
     np.testing.assert_allclose(whole.timestamps, np.array(_LONG) / 30, atol=1e-4)
     check_each_alone(clip(name), whole)
 
 
 @pytest.mark.parametrize("name", ["parts.mp4", "parts_turned.mp4", "parts_and_gap.mp4"])
-def test_the_parts_of_an_edit_list_have_the_times_that_it_gives_them(name: str) -> None:
-    """What is left out between them takes no time, as the ffmpeg command line has it."""
+def test_entries_of_an_edit_list_have_its_times(name: str) -> None:
+    """The gap between them takes no time, as with the ffmpeg command line."""
     expected = reference(clip(name))
     whole = load_whole(clip(name), [read_number(image) for image in expected.frames])
     np.testing.assert_allclose(whole.timestamps, expected.seconds, atol=1e-4)
@@ -130,21 +128,21 @@ def test_the_parts_of_an_edit_list_have_the_times_that_it_gives_them(name: str) 
 
 
 @pytest.mark.parametrize("name", ["hevc_fields.mp4", "mpeg4_interlaced.avi", "mpeg4_interlaced.mp4"])
-def test_opencv_is_given_no_interlaced_video_of_these_codecs_either(name: str) -> None:
-    """It gives memory that nobody has written to, and reports success."""
+def test_opencv_refuses_interlaced_video_of_these_codecs(name: str) -> None:
+    """It returns uninitialised memory, and reports success."""
     pytest.importorskip("cv2")
     for wanted in ([0], [13], None):
         with pytest.raises(telecine.UnsupportedVideoError, match="interlaced"):
             telecine.load(clip(name), backend="opencv", indices=wanted)
 
 
-def test_a_palette_that_came_once_holds_for_packets_that_are_read_again(read_again: None) -> None:
-    """The demuxer brings it with the first packet only, and not again behind a seek."""
+def test_palette_applies_to_packets_that_are_read_again(read_again: None) -> None:
+    """The demuxer attaches it to the first packet only, and not again after a seek."""
     path = clip("smc.mov")
     check_each_alone(path, load_whole(path, _SHORT))
 
 
-def test_nothing_is_shown_of_b_pictures_behind_a_broken_link() -> None:
+def test_leading_b_pictures_after_a_broken_link_are_not_shown() -> None:
     """They were built on a group of pictures that was cut out, and the decoder mixes them from another one."""
     path = clip("broken_link.m2v")
     whole = load_whole(path, [*range(10), *range(24, 48)])
@@ -152,7 +150,7 @@ def test_nothing_is_shown_of_b_pictures_behind_a_broken_link() -> None:
 
 
 @pytest.mark.parametrize(("name", "seed"), DAMAGES)
-def test_no_frame_is_wrong_behind_bad_reception(name: str, seed: int) -> None:
+def test_no_frame_is_wrong_after_bad_reception(name: str, seed: int) -> None:
     """Decoders conceal what is missing and do not tell; the container does."""
     sound = telecine.load(clip(name))
     data = damaged(clip(name).read_bytes(), seed)
@@ -183,16 +181,16 @@ def test_no_frame_is_wrong_behind_bad_reception(name: str, seed: int) -> None:
         ("raw_pal8.mov", 4),
     ],
 )
-def test_codecs_that_are_told_the_depth_by_the_container_are_decoded(name: str, count: int) -> None:
+def test_codecs_with_the_bit_depth_in_the_container_are_decoded(name: str, count: int) -> None:
     check_each_alone(clip(name), load_whole(clip(name), range(count)))
 
 
 @pytest.mark.parametrize(
     ("name", "numbers"), [("two.mjpeg", range(2)), ("ffv1_joined.mkv", _JOINED), ("mpeg4_joined.mkv", _JOINED)]
 )
-def test_a_file_that_seeking_leads_astray_is_read_from_its_start(
+def test_file_that_seeks_wrongly_is_read_from_its_start(
     name: str, numbers: range | list[int], read_again: None
 ) -> None:
-    """Behind a seek some demuxers tell other times, or come to no packet at all."""
+    """After a seek some demuxers give other times, or no packet at all."""
     path = clip(name)
     check_each_alone(path, load_whole(path, numbers))

@@ -23,30 +23,30 @@ def refused(message: str, **options: Any) -> None:
     assert message in str(caught.value)
 
 
-def test_an_option_of_another_backend_says_whose_it_is() -> None:
+def test_option_of_another_backend_is_refused_with_its_owner() -> None:
     refused("seek_mode is an option of torchcodec, not of pyav; its options are: threads", seek_mode="exact")
     refused("hw_decoders is an option of pynvvideocodec, not of opencv", backend="opencv", hw_decoders=1)
 
 
-def test_whose_an_option_is_does_not_depend_on_what_is_installed() -> None:
+def test_owner_of_an_option_is_named_even_if_not_installed() -> None:
     refused("seek_mode is an option of torchcodec, not of deepstream", backend="deepstream", seek_mode="exact")
 
 
-def test_an_unknown_option_lists_the_known_ones() -> None:
+def test_unknown_option_error_lists_the_known_options() -> None:
     refused("pyav has no option thread; its options are: threads", thread=1)
     refused("its options are: num_ffmpeg_threads, seek_mode", backend="torchcodec", nonsense=1)
 
 
-def test_an_unknown_backend_lists_the_known_ones() -> None:
+def test_unknown_backend_error_lists_the_known_backends() -> None:
     refused("backend is 'nonsense'; the backends are pyav, ", backend="nonsense")
 
 
 @pytest.mark.parametrize("value", [0, 65, "4", 2.0, True])
-def test_a_value_out_of_bounds_says_what_is_allowed(value: Any) -> None:
+def test_option_out_of_bounds_error_says_what_is_allowed(value: Any) -> None:
     refused("for pyav it must be a whole number from 1 to 64", threads=value)
 
 
-def test_none_is_as_if_it_had_not_been_given() -> None:
+def test_option_none_means_the_default() -> None:
     assert len(telecine.load(CLIP.path(), num_frames=1, threads=None)) == 1
 
 
@@ -65,7 +65,9 @@ def test_none_is_as_if_it_had_not_been_given() -> None:
         (Option(int, None, ""), [-5, 10**9], [0.5]),
     ],
 )
-def test_what_an_option_accepts(option: Option, accepted: list[Any], refused_values: list[Any]) -> None:
+def test_option_parse_accepts_and_refuses_values(
+    option: Option, accepted: list[Any], refused_values: list[Any]
+) -> None:
     for value in accepted:
         assert option.parse(value) == (to_float(value) if option.kind is float else value)
         assert type(option.parse(value)) is option.kind  # a number of Python, whatever was given
@@ -73,7 +75,7 @@ def test_what_an_option_accepts(option: Option, accepted: list[Any], refused_val
     assert option.describe_allowed()
 
 
-def test_numbers_are_told_from_what_only_looks_like_them() -> None:
+def test_to_int_and_to_float_accept_numbers_only() -> None:
     assert [to_int(value) for value in (3, np.int8(3), np.uint64(2**63))] == [3, 3, 2**63]
     assert [to_int(value) for value in (True, 3.0, np.float64(3), "3", None, [3])] == [None] * 6
     assert [to_float(value) for value in (3, np.float32(0.5), Fraction(1, 4), 10**400)] == [3.0, 0.5, 0.25, math.inf]
@@ -86,7 +88,7 @@ class Unprintable:
         raise RuntimeError("no")
 
 
-def test_a_message_quotes_any_value_at_a_bounded_length() -> None:
+def test_format_value_is_bounded_for_any_value() -> None:
     assert format_value("x") == "'x'"
     assert len(format_value(list(range(1000)))) == 103
     assert format_value(10**5000) == "something of type int that cannot be printed"
@@ -96,38 +98,38 @@ def test_a_message_quotes_any_value_at_a_bounded_length() -> None:
 @pytest.mark.parametrize(
     "value", [1, 0, object(), "gpu", "", "cuda:", "cuda:-1", "cuda:\u00b2", "cuda:1_0", "cuda0", "cpu:0"]
 )
-def test_a_device_is_one_of_three_strings(value: Any) -> None:
+def test_invalid_device_is_refused(value: Any) -> None:
     refused('it must be "cpu", "cuda" or "cuda:N", a string with N from 0 to 127', device=value)
 
 
 @pytest.mark.parametrize("number", ["128", "99999999999", "9" * 5000])
-def test_no_machine_has_that_many_devices(number: str) -> None:
+def test_device_number_is_bounded(number: str) -> None:
     refused("N from 0 to 127", device=f"cuda:{number}")
 
 
-def test_a_device_has_one_name() -> None:
+def test_leading_zeros_of_a_device_number_are_removed() -> None:
     assert choose_backend("auto", "cuda:007") == ("auto", "cuda:7")
     assert choose_backend("nvdec", "cuda:127") == ("nvdec", "cuda:127")
 
 
 @pytest.mark.parametrize("value", [5, ["pyav"], "", {}, 10**5000], ids=lambda value: type(value).__name__)
-def test_a_backend_is_a_name(value: Any) -> None:
+def test_backend_must_be_a_string(value: Any) -> None:
     refused("the backends are pyav, ", backend=value)
 
 
 @pytest.mark.parametrize("limits", [{}, {"max_pixels": 3}, 3, False])
-def test_limits_are_limits_and_nothing_else(limits: Any) -> None:
+def test_limits_option_must_be_limits(limits: Any) -> None:
     refused("limits is", limits=limits)
     with pytest.raises(telecine.OptionsError, match=r"it must be a telecine\.Limits, or None"):
         telecine.probe(CLIP.path(), limits=limits)
 
 
 @pytest.mark.parametrize("errors", ["lenient", ["strict"], np.array([1, 2]), None])
-def test_errors_are_recovered_from_or_raised(errors: Any) -> None:
+def test_errors_option_must_be_recover_or_strict(errors: Any) -> None:
     refused('it must be "recover" or "strict"', errors=errors)
 
 
-def test_numbers_of_numpy_are_numbers_everywhere() -> None:
+def test_numpy_numbers_are_accepted_by_every_option() -> None:
     frames = telecine.load(
         CLIP.path(), num_frames=np.int64(2), size=(np.int64(32), np.uint8(48)), threads=np.int64(1),
         timeout=np.float32(60), limits=telecine.Limits(max_pixels=np.int64(2**26), read_timeout=np.float32(5)),  # type: ignore[arg-type]
@@ -136,6 +138,6 @@ def test_numbers_of_numpy_are_numbers_everywhere() -> None:
     assert telecine.load(CLIP.path(), num_frames=1, size=np.int64(32)).data.shape[1] == 32
 
 
-def test_options_come_complete() -> None:
+def test_check_options_returns_the_defaults_too() -> None:
     own = {"one": Option(int, 1, ""), "two": Option(str, "x", "")}
     assert check_options("mine", {"two": "y"}, own, {}) == {"one": 1, "two": "y"}

@@ -1,4 +1,4 @@
-"""The display matrix, in every place and shape that a header can have it, held against ffmpeg's own rotation."""
+"""The display matrix in every form that a header can have, compared with ffmpeg's own rotation."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def both(*changes: Change) -> Change:
 
 
 def agrees(path: Path, turns: int, mirrored: bool) -> None:
-    """What is loaded is turned as declared, and as the ffmpeg command line turns it."""
+    """Loaded frames are rotated as declared, and as by the ffmpeg command line."""
     frames = telecine.load(path)
     assert (frames.info.rotation, frames.info.mirrored) == (90 * turns, mirrored)
     expected = reference(path).frames
@@ -89,7 +89,7 @@ def agrees(path: Path, turns: int, mirrored: bool) -> None:
 
 @pytest.mark.parametrize(("turns", "mirrored"), ORIENTATIONS)
 @pytest.mark.parametrize("version", [0, 1])
-def test_track_matrix(turns: int, mirrored: bool, version: int, tmp_path: Path) -> None:
+def test_orientation_comes_from_the_track_matrix(turns: int, mirrored: bool, version: int, tmp_path: Path) -> None:
     """The eight orientations, in both versions of the track header."""
     data = CLIPS["two_frames.mp4"].bytes()
     change = with_matrix(*signs(turns, mirrored))
@@ -99,7 +99,7 @@ def test_track_matrix(turns: int, mirrored: bool, version: int, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("turns", "mirrored"), ORIENTATIONS)
-def test_movie_matrix_comes_behind_that_of_the_track(turns: int, mirrored: bool, tmp_path: Path) -> None:
+def test_movie_matrix_is_applied_after_the_track_matrix(turns: int, mirrored: bool, tmp_path: Path) -> None:
     """The track is turned by 90 degrees, and then the movie."""
     own, whole = np.array(signs(1, False)).reshape(2, 2), np.array(signs(turns, mirrored)).reshape(2, 2)
     total = tuple((own @ whole).ravel().tolist())
@@ -110,7 +110,7 @@ def test_movie_matrix_comes_behind_that_of_the_track(turns: int, mirrored: bool,
     agrees(path, *expected)
 
 
-def test_movie_box_of_64_bit_size(tmp_path: Path) -> None:
+def test_moov_box_with_64_bit_size_is_read(tmp_path: Path) -> None:
     """As writers make it that do not know beforehand how much will come."""
 
     def large(payload: bytes) -> bytes:
@@ -121,7 +121,7 @@ def test_movie_box_of_64_bit_size(tmp_path: Path) -> None:
     agrees(path, 3, False)
 
 
-def test_movie_box_that_goes_on_to_the_end_of_the_file(tmp_path: Path) -> None:
+def test_moov_box_up_to_the_end_of_the_file_is_read(tmp_path: Path) -> None:
     """Size 0 says so."""
     data = rewrite(CLIPS["two_frames.mp4"].bytes(), tkhd=with_matrix(*signs(2, False)))
     at = data.index(b"moov") - 4
@@ -133,7 +133,7 @@ def test_movie_box_that_goes_on_to_the_end_of_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rotation", [0, 90, 180, 270])
 @pytest.mark.parametrize("flip", ["", "-display_hflip"])
 @pytest.mark.parametrize("kind", ["mp4", "mov", "mkv"])
-def test_what_ffmpeg_writes(rotation: int, flip: str, kind: str, tmp_path: Path) -> None:
+def test_orientation_equals_the_rotation_that_ffmpeg_wrote(rotation: int, flip: str, kind: str, tmp_path: Path) -> None:
     """Its muxers have rules of their own for each container."""
     path = tmp_path / f"written.{kind}"
     source = CLIPS["two_frames.mp4"].path()
@@ -144,7 +144,7 @@ def test_what_ffmpeg_writes(rotation: int, flip: str, kind: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("pose", "angle"), [("yaw", 0), ("yaw", -180), ("yaw", 180), ("yaw", 90), ("pitch", 180)])
-def test_poses_of_matroska_that_are_no_plane_turn_change_nothing(pose: str, angle: float, tmp_path: Path) -> None:
+def test_matroska_poses_out_of_the_plane_are_ignored(pose: str, angle: float, tmp_path: Path) -> None:
     """A picture seen from the side or from below; only a half turn of the yaw is a mirror."""
     path = tmp_path / "posed.mkv"
     turned = ["-display_rotation", "-90", "-display_hflip", "-i", CLIPS["two_frames.mp4"].path(), "-c", "copy", path]
@@ -160,20 +160,20 @@ def test_poses_of_matroska_that_are_no_plane_turn_change_nothing(pose: str, angl
 
 
 @pytest.mark.parametrize("scale", [0.5, 1.0, 2.0])
-def test_a_scaled_matrix_turns_and_does_not_scale(scale: float) -> None:
+def test_scale_of_the_matrix_is_ignored(scale: float) -> None:
     """Frames are returned in stored pixels."""
     data = rewrite(CLIPS["two_frames.mp4"].bytes(), tkhd=with_matrix(*(scale * v for v in signs(1, False))))
     assert iso_orientation(memoryview(data), 1) == (1, False)
 
 
 @pytest.mark.parametrize("values", [(0.7, 0.7, -0.7, 0.7), (0, 0, 0, 0), (1, 1, 1, 1)])
-def test_a_matrix_that_is_no_quarter_turn_changes_nothing(values: tuple[float, ...]) -> None:
+def test_matrix_that_is_no_quarter_turn_is_ignored(values: tuple[float, ...]) -> None:
     """Frames are never resampled for a slanted picture."""
     data = rewrite(CLIPS["two_frames.mp4"].bytes(), tkhd=with_matrix(*values))
     assert iso_orientation(memoryview(data), 1) == (0, False)
 
 
-def test_the_matrix_of_another_track_does_not_count() -> None:
+def test_matrix_of_another_track_is_ignored() -> None:
     """Tracks are known by their numbers."""
     data = rewrite(CLIPS["two_frames.mp4"].bytes(), tkhd=with_matrix(*signs(1, False)))
     assert iso_orientation(memoryview(data), 1) == (1, False)
@@ -183,8 +183,8 @@ def test_the_matrix_of_another_track_does_not_count() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_no_bytes_make_the_readers_fail(data: st.DataObject) -> None:
-    """Arbitrary ones, and headers with some of them changed."""
+def test_orientation_readers_accept_any_bytes(data: st.DataObject) -> None:
+    """Random bytes, and headers with random changes."""
     junk = data.draw(st.binary(max_size=200))
     name = data.draw(st.sampled_from(["two_frames.mp4", "rotated90.mkv"]))
     real = bytearray(CLIPS[name].bytes())

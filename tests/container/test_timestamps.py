@@ -1,4 +1,4 @@
-"""Presentation times: when the container's can be used, and what is made of them when not."""
+"""Presentation times: usable ones are kept, others are rebuilt."""
 
 from __future__ import annotations
 
@@ -30,14 +30,12 @@ def ticks(*values: int | None) -> np.ndarray:
         (ticks(*range(100, 200), *range(50)), False),
     ],
 )
-def test_times_are_usable_if_all_are_there_and_make_an_order_that_a_decoder_can_make(
-    pts: np.ndarray, expected: bool
-) -> None:
+def test_timestamps_are_usable_if_complete_distinct_and_in_a_decodable_order(pts: np.ndarray, expected: bool) -> None:
     """None missing, none twice, and none so early that too many pictures would wait for it."""
     assert are_usable_timestamps(pts) is expected
 
 
-def test_missing_times_follow_their_neighbours_at_the_spacing_of_decoding_times() -> None:
+def test_missing_timestamps_follow_their_neighbours_at_the_spacing_of_dts() -> None:
     """Also ahead of the first known one."""
     dts = ticks(0, 10, 20, 30, 40, 50)
     assert rebuild_timestamps(ticks(None, 120, None, None, 150, None), dts, None, 3).tolist() == [
@@ -50,7 +48,7 @@ def test_missing_times_follow_their_neighbours_at_the_spacing_of_decoding_times(
     ]
 
 
-def test_without_any_time_frames_are_a_step_apart_in_the_order_of_the_bitstream() -> None:
+def test_frames_without_timestamps_are_a_step_apart_in_output_order() -> None:
     """I P B B in decoding order is I B B P to the viewer."""
     assert rebuild_timestamps(ticks(*[None] * 4), ticks(*[None] * 4), ticks(0, 3, 1, 2), 40).tolist() == [
         0,
@@ -60,14 +58,14 @@ def test_without_any_time_frames_are_a_step_apart_in_the_order_of_the_bitstream(
     ]
 
 
-def test_the_order_of_the_bitstream_outweighs_times_that_contradict_it() -> None:
+def test_output_order_overrules_contradicting_timestamps() -> None:
     """No two come out the same, and a frame later in order is later in time."""
     times = rebuild_timestamps(ticks(0, 10, 10, 5), ticks(*[None] * 4), ticks(0, 1, 2, 3), 10)
     assert (np.diff(times) > 0).all()
 
 
-def test_equal_times_are_told_apart_by_one_tick() -> None:
-    """So that the order is kept and no label is far from the container's."""
+def test_equal_timestamps_become_one_tick_apart() -> None:
+    """The order is kept, and no time is far from the container's."""
     assert rebuild_timestamps(ticks(0, 0, 20, 20, 40), ticks(*[None] * 5), np.arange(5), 10).tolist() == [
         0,
         1,
@@ -77,15 +75,15 @@ def test_equal_times_are_told_apart_by_one_tick() -> None:
     ]
 
 
-def test_time_that_jumps_back_goes_on() -> None:
+def test_timestamps_continue_after_a_backward_jump() -> None:
     """Two recordings in one file: the second follows the first at one step, and keeps its own spacing."""
     first, second = ticks(100, 110, 120), ticks(0, 10, 25)
     times = rebuild_timestamps(np.concatenate([first, second]), ticks(*[None] * 6), np.arange(6), 10)
     assert times.tolist() == [100, 110, 120, 130, 140, 155]
 
 
-def test_a_time_that_sticks_out_is_replaced_and_moves_no_other() -> None:
-    """Whether far too late or far too early."""
+def test_outlier_timestamp_is_replaced_and_moves_no_other() -> None:
+    """Far too late, or far too early."""
     for wrong in (10**12, -(10**12)):
         times = rebuild_timestamps(ticks(0, 10, wrong, 30, 40, 40), ticks(*[None] * 6), np.arange(6), 10)
         assert times.tolist() == [0, 10, 20, 30, 40, 41]
@@ -96,8 +94,8 @@ _TICK = st.one_of(st.just(NO_TIME), st.integers(-(1 << 40), 1 << 40))
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), count=st.integers(1, 30), step=st.integers(1, 4000))
-def test_rebuilt_times_always_increase_in_output_order(data: st.DataObject, count: int, step: int) -> None:
-    """Whatever the container says; and what it says is kept where nothing is wrong with it."""
+def test_rebuilt_timestamps_increase_in_output_order(data: st.DataObject, count: int, step: int) -> None:
+    """For any times of the container; right ones are kept."""
     pts = np.array(data.draw(st.lists(_TICK, min_size=count, max_size=count)), np.int64)
     dts = np.array(data.draw(st.lists(_TICK, min_size=count, max_size=count)), np.int64)
     places = np.array(data.draw(st.permutations(range(count))), np.int64)
@@ -114,22 +112,20 @@ def test_rebuilt_times_always_increase_in_output_order(data: st.DataObject, coun
 @pytest.mark.parametrize("rate", [24, 25, 30, 50, 60, 30000 / 1001, 24000 / 1001])
 @pytest.mark.parametrize("base", [600, 1000, 15360, 90000])
 @pytest.mark.parametrize("rounding", [np.rint, np.floor])
-def test_a_constant_rate_is_not_variable_whatever_its_times_are_rounded_to(
-    rate: float, base: int, rounding: np.ufunc
-) -> None:
+def test_constant_rate_is_not_variable_for_any_time_base(rate: float, base: int, rounding: np.ufunc) -> None:
     """NTSC rates in milliseconds are the usual case."""
     assert not has_variable_rate(rounding(np.arange(2000) * base / rate + 1e-9).astype(np.int64))
 
 
 @pytest.mark.parametrize("interval", [1, 33, 512, 3003])
-def test_a_frame_left_out_in_the_middle_makes_the_rate_variable(interval: int) -> None:
-    """Also where a tick is a frame, as in AVI files."""
+def test_missing_frame_makes_the_rate_variable(interval: int) -> None:
+    """Also if a tick is a frame, as in AVI files."""
     assert has_variable_rate(np.delete(np.arange(101), 50) * interval)
     assert not has_variable_rate(np.arange(100) * interval)
 
 
 def test_jitter_below_a_twentieth_of_the_spacing_is_not_variable() -> None:
-    """No label shows it; a tenth is seen."""
+    """A tenth of the spacing is variable."""
     even = np.arange(100) * 1000
     assert not has_variable_rate(even + np.arange(100) % 2 * 40)
     assert has_variable_rate(even + np.arange(100) % 2 * 100)

@@ -35,7 +35,7 @@ def index_of(source: Any, limits: Limits | None = None) -> PacketIndex:
 
 
 @pytest.mark.parametrize("name", ["h264_pyramid.mp4", "h264.ts", "hevc_cut.mp4", "vp9_altref.webm", "early.mp4"])
-def test_columns_are_of_one_length_and_frames_are_presentable_packets(name: str) -> None:
+def test_index_arrays_have_one_length_and_frames_are_presentable_packets(name: str) -> None:
     """In presentation order, each once, with times from 0."""
     clip = CLIPS[name]
     index = index_of(clip.path())
@@ -50,14 +50,14 @@ def test_columns_are_of_one_length_and_frames_are_presentable_packets(name: str)
     assert not index.synthetic_times and index.damage is None and index.exact_random_access
 
 
-def test_hidden_frames_have_packets_and_are_no_frames() -> None:
+def test_hidden_frames_are_packets_but_not_presentable() -> None:
     """The alternative reference frames of VP8, each in a packet of its own."""
     index = index_of(CLIPS["vp8_altref.webm"].path())
     assert index.num_packets > index.num_frames == 60
     assert not index.disposable.any()
 
 
-def test_frames_outside_the_edit_list_are_packets_and_no_frames() -> None:
+def test_frames_outside_the_edit_list_are_packets_but_not_presentable() -> None:
     """They are still fed, since the shown ones are built on them."""
     index = index_of(CLIPS["trimmed.mp4"].path())
     assert (index.num_packets, index.num_frames) == (93, 12)
@@ -69,7 +69,7 @@ def test_only_the_highest_temporal_layer_is_disposable() -> None:
     assert 10 < index.disposable.sum() < index.num_packets // 2 + 5
 
 
-def test_a_stream_without_exact_point_of_access_begins_at_its_first_key_frame(tmp_path: Path) -> None:
+def test_stream_without_random_access_points_starts_at_its_first_key_frame(tmp_path: Path) -> None:
     """Gradual refresh, cut off in front: nothing in it is sure, and the index says so."""
     path = tmp_path / "cut.mp4"
     ffmpeg(["-i", CLIPS["h264_intra_refresh.mp4"].path(), "-c", "copy", "-bsf:v", "noise=drop='lt(n,3)'", path])
@@ -79,7 +79,7 @@ def test_a_stream_without_exact_point_of_access_begins_at_its_first_key_frame(tm
     assert index.random_access.max() == RandomAccess.OPEN
 
 
-def test_missing_times_are_rebuilt_and_said_to_be() -> None:
+def test_missing_timestamps_are_rebuilt_and_marked_synthetic() -> None:
     """Seven of eight packets lost theirs; the frames come in the right order at the right distance."""
     clip = CLIPS["few_times.ts"]
     index = index_of(clip.path())
@@ -89,7 +89,7 @@ def test_missing_times_are_rebuilt_and_said_to_be() -> None:
 
 
 def test_joined_recordings_go_on_in_file_order() -> None:
-    """Whether the second begins at the same time as the first or earlier, frames follow at the usual distance."""
+    """The second may start at the same time as the first or earlier; frames follow at the usual distance."""
     first, second = CLIPS["h264.ts"].bytes(), CLIPS["offset.ts"].bytes()
     for parts in ((first, first), (second, first)):
         index = index_of(b"".join(parts))
@@ -120,7 +120,7 @@ def test_a_file_that_was_cut_off_has_the_frames_that_are_there(name: str) -> Non
 
 
 def test_a_read_error_ends_the_index_and_is_kept_as_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was read before it is used, and the report says why there is no more."""
+    """Packets before it are used, and the report gives the reason."""
     import av
 
     def failing(self: Demuxer, read: Any = Demuxer.packets) -> Any:
@@ -138,7 +138,7 @@ def test_a_read_error_ends_the_index_and_is_kept_as_damage(monkeypatch: pytest.M
 
 
 def test_a_stream_without_a_packet_is_no_video() -> None:
-    """A header alone, of a file that was cut off behind it."""
+    """The file was cut off after the header."""
     data = CLIPS["part_faststart.mp4"].bytes()
     with pytest.raises(telecine.NoVideoError, match="no presentable frame"):
         index_of(data[: data.index(b"mdat") + 8])

@@ -23,8 +23,8 @@ SIDE = st.integers(1, 5000)
 
 
 @given(SIDE, SIDE, st.integers(1, 64), st.integers(1, 4_000_000))
-def test_fit_stays_within_its_bound_in_whole_units(height: int, width: int, unit: int, most: int) -> None:
-    """Whatever the shape; never a side of nothing."""
+def test_fit_stays_within_max_pixels_in_multiples(height: int, width: int, unit: int, most: int) -> None:
+    """For any shape; no side is zero."""
     assume(most >= unit * unit)
     tall, wide = Fit(most, multiple_of=unit)(height, width)
     assert tall >= unit and wide >= unit
@@ -34,8 +34,8 @@ def test_fit_stays_within_its_bound_in_whole_units(height: int, width: int, unit
 
 @example(height=66, width=2272, unit=7, most=147_689)
 @given(SIDE, SIDE, st.integers(1, 32), st.integers(10_000, 1_000_000))
-def test_fit_keeps_the_aspect_ratio_as_nearly_as_the_unit_lets(height: int, width: int, unit: int, most: int) -> None:
-    """No side is more than a unit away from where one scale for both would put it."""
+def test_fit_keeps_the_aspect_ratio_as_nearly_as_multiples_allow(height: int, width: int, unit: int, most: int) -> None:
+    """No side is more than one multiple off a common scale."""
     assume(max(height, width) / min(height, width) * unit * unit < most)
     tall, wide = Fit(most, multiple_of=unit)(height, width)
     # of full size is also what comes below the bound when the sides are rounded
@@ -47,9 +47,7 @@ def test_fit_keeps_the_aspect_ratio_as_nearly_as_the_unit_lets(height: int, widt
 
 
 @given(SIDE, SIDE, st.integers(1, 32), st.integers(0, 500_000), st.integers(1, 4_000_000))
-def test_fit_with_both_bounds_meets_them_where_both_can_be(
-    height: int, width: int, unit: int, least: int, most: int
-) -> None:
+def test_fit_meets_both_bounds_if_possible(height: int, width: int, unit: int, least: int, most: int) -> None:
     """The upper one always; the lower one unless the next larger size is too large."""
     assume(least <= most and most >= unit * unit)
     tall, wide = Fit(most, multiple_of=unit, min_pixels=least)(height, width)
@@ -87,7 +85,7 @@ def test_fit_examples(fit: Fit, size: tuple[int, int], expected: tuple[int, int]
         {"max_pixels": 9, "min_pixels": 10},
     ],
 )
-def test_a_fit_that_cannot_be_met_is_refused(arguments: dict[str, int]) -> None:
+def test_impossible_fit_is_refused(arguments: dict[str, int]) -> None:
     """When it is made, not when it is used."""
     with pytest.raises(OptionsError, match="cannot be met"):
         Fit(**arguments)
@@ -105,13 +103,13 @@ def test_a_fit_that_cannot_be_met_is_refused(arguments: dict[str, int]) -> None:
         (10**400, (10**400, 10**400 * 4 // 3)),
     ],
 )
-def test_forms_of_size(size: object, expected: tuple[int, int]) -> None:
+def test_fit_size_accepts_every_form_of_size(size: object, expected: tuple[int, int]) -> None:
     """Nothing, the short side, both sides, or a rule; sizes too large for a float are for the limits to refuse."""
     assert fit_size(size, 480, 640) == expected  # type: ignore[arg-type]
 
 
 @given(SIDE, SIDE, st.integers(1, 4000))
-def test_the_short_side_is_exact(height: int, width: int, short: int) -> None:
+def test_size_of_the_short_side_is_exact(height: int, width: int, short: int) -> None:
     """And the long one the nearest to the aspect ratio."""
     tall, wide = fit_size(short, height, width)
     assert min(tall, wide) == short
@@ -121,7 +119,7 @@ def test_the_short_side_is_exact(height: int, width: int, short: int) -> None:
 @pytest.mark.parametrize(
     "size", [0, -1, True, 1.5, "224", (0, 1), (1, -1), (1,), (1, 2, 3), (1.0, 2.0), (True, True), {}, object()]
 )
-def test_anything_else_is_no_size(size: object) -> None:
+def test_invalid_size_is_refused(size: object) -> None:
     """The message names the forms there are."""
     with pytest.raises(OptionsError, match="short side"):
         fit_size(size, 480, 640)  # type: ignore[arg-type]
@@ -129,13 +127,13 @@ def test_anything_else_is_no_size(size: object) -> None:
 
 @pytest.mark.parametrize("value", ["3", 14.0, math.nan, math.inf, None, True, -1, 10**400], ids=repr)
 @pytest.mark.parametrize("name", ["max_pixels", "multiple_of", "min_pixels"])
-def test_the_numbers_of_a_fit_are_whole(name: str, value: Any) -> None:
+def test_fit_refuses_numbers_that_are_not_whole(name: str, value: Any) -> None:
     """And such that a size can be computed of them."""
     with pytest.raises(OptionsError, match=f"size: {name} is .*; it must be a whole number from 0 to"):
         Fit(**({"max_pixels": 10_000} | {name: value}))
 
 
-def test_numbers_of_numpy_make_sizes_of_python() -> None:
+def test_numpy_sizes_become_python_numbers() -> None:
     """So that what is computed of them does not overflow."""
     fit = Fit(np.int64(10_000), np.int32(14), np.uint8(196))  # type: ignore[arg-type]
     assert fit == Fit(10_000, 14, 196)
@@ -146,7 +144,7 @@ def test_numbers_of_numpy_make_sizes_of_python() -> None:
 
 
 @pytest.mark.parametrize("turns", range(4))
-def test_display_size_of_a_turned_picture(turns: int) -> None:
+def test_display_size_swaps_sides_for_quarter_turns(turns: int) -> None:
     """A quarter turn exchanges the sides, and a size equal to them is no resize."""
     display = (48, 64) if turns % 2 == 0 else (64, 48)
     geometry = Geometry(48, 64, turns, False, *display)
@@ -192,7 +190,7 @@ FORMATS = {
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("size", [None, (33, 47), (300, 200), (1, 1)], ids=str)
-def test_pixels_are_those_of_the_ffmpeg_command_line(name: str, size: tuple[int, int] | None) -> None:
+def test_converted_pixels_equal_the_ffmpeg_command_line(name: str, size: tuple[int, int] | None) -> None:
     """Every format, at its own size, smaller, larger and odd; nothing is more than 2 off."""
     picture = first_picture(name)
     assert picture.format.name == FORMATS[name]
@@ -205,7 +203,7 @@ def test_pixels_are_those_of_the_ffmpeg_command_line(name: str, size: tuple[int,
 
 @pytest.mark.parametrize("name", ["gray", "gray10le", "yuv420p", "yuva420p", "nv12", "yuv420p12le", "pal8", "rgb48be"])
 @pytest.mark.parametrize("size", [(63, 95), (40, 31)], ids=str)
-def test_formats_that_the_clips_do_not_have(name: str, size: tuple[int, int]) -> None:
+def test_further_pixel_formats_equal_the_ffmpeg_command_line(name: str, size: tuple[int, int]) -> None:
     """Grey, alpha, semi-planar, deep and palette pictures of odd size, from noise."""
     made = "-f lavfi -i testsrc=s=95x63:d=1 -frames:v 1 -pix_fmt"
     raw = ffmpeg([*made.split(), name, "-f", "rawvideo", "pipe:1"])
@@ -226,7 +224,7 @@ BY_HAND = {0: "null", 1: "transpose=clock", 2: "hflip,vflip", 3: "transpose=cclo
 @pytest.mark.parametrize("name", ["h264_medium.mp4", "h264_10bit.mp4", "odd.webm"])
 @pytest.mark.parametrize("turns", range(4))
 @pytest.mark.parametrize("mirrored", [False, True])
-def test_turned_pictures_are_turned_first_and_then_resized(name: str, turns: int, mirrored: bool) -> None:
+def test_pictures_are_rotated_before_they_are_resized(name: str, turns: int, mirrored: bool) -> None:
     """Turning and mirroring one after the other, as their names say, gives the same as the one filter used."""
     picture = first_picture(name)
     filters = f"{BY_HAND[turns]}{',hflip' if mirrored else ''},scale=50:70:flags=bilinear,format=gbrp,format=rgb24"
@@ -237,8 +235,8 @@ def test_turned_pictures_are_turned_first_and_then_resized(name: str, turns: int
 
 @pytest.mark.parametrize("turns", range(4))
 @pytest.mark.parametrize("mirrored", [False, True])
-def test_turned_pictures_of_even_size_are_exact_rearrangements(turns: int, mirrored: bool) -> None:
-    """Clockwise, then mirrored left to right: pixels only change their places."""
+def test_rotation_of_even_sizes_only_rearranges_pixels(turns: int, mirrored: bool) -> None:
+    """Clockwise, then mirrored left to right: pixels only change their positions."""
     picture = first_picture("h264_444.mp4")
     upright = convert(picture, Geometry(picture.height, picture.width, 0, False, picture.height, picture.width))
     expected = np.rot90(upright, -turns)
@@ -248,8 +246,8 @@ def test_turned_pictures_of_even_size_are_exact_rearrangements(turns: int, mirro
 
 
 @pytest.mark.parametrize("size", [(50, 70), (144, 192)], ids=["resized", "as it is"])
-def test_planar_rows_hold_the_same_pixels(size: tuple[int, int]) -> None:
-    """What is a view of three planes is filled like a packed row."""
+def test_planar_output_has_the_same_pixels(size: tuple[int, int]) -> None:
+    """A view of three planes is filled like a packed row."""
     picture = first_picture("h264_medium.mp4")
     geometry = Geometry(picture.height, picture.width, 0, False, *size)
     planes = np.empty((3, *size), np.uint8)
@@ -257,7 +255,7 @@ def test_planar_rows_hold_the_same_pixels(size: tuple[int, int]) -> None:
     assert np.array_equal(planes.transpose(1, 2, 0), convert(picture, geometry))
 
 
-def test_one_converter_takes_pictures_of_changing_kind() -> None:
+def test_converter_accepts_changing_picture_formats() -> None:
     """Size, format and tags may change at any key frame; every picture is converted by its own."""
     names = ["h264_medium.mp4", "h264_10bit.mp4", "mjpeg.avi", "odd.webm", "h264_medium.mp4"]
     converter = Converter(Geometry(144, 192, 0, False, 60, 80))
@@ -271,7 +269,7 @@ def test_one_converter_takes_pictures_of_changing_kind() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 90), st.integers(1, 90), st.integers(0, 3), st.booleans())
-def test_any_size_comes_out_exactly(height: int, width: int, turns: int, mirrored: bool) -> None:
+def test_converter_output_has_exactly_the_requested_size(height: int, width: int, turns: int, mirrored: bool) -> None:
     """The row is filled to its last pixel and flat colour stays flat."""
     picture = first_picture("colour_bt709_tv.mp4")
     row = convert(picture, Geometry(picture.height, picture.width, turns, mirrored, height, width))

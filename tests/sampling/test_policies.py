@@ -1,4 +1,4 @@
-"""The models' own sampling rules: against vLLM's choices, stored and live, and where ours differ on purpose."""
+"""Sampling policies compared with vLLM's indices, stored and live, and the intended differences."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def ours(policy: str, case: Any) -> str:
 
 
 def agrees(policy: str, case: Any, theirs: str) -> bool:
-    """Whether our choice is vLLM's, or the intended one where vLLM chooses nothing or divides by zero."""
+    """Return True if indices equal vLLM's, or the intended ones if vLLM chooses nothing or divides by zero."""
     if theirs == NOTHING:
         theirs = str(grid.digest([0, 0] if policy in IN_PAIRS else [0]))
     if theirs == grid.RAISES and policy == "qwen2_vl" and case.fps > 0 and case.options.get("max_frames", 2) >= 2:
@@ -65,14 +65,14 @@ def agrees(policy: str, case: Any, theirs: str) -> bool:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_choices_equal_the_stored_choices_of_vllm(policy: str) -> None:
+def test_policy_indices_equal_the_stored_indices_of_vllm(policy: str) -> None:
     cases = list(grid.cases(policy))
     assert len(cases) == len(STORED[policy]) >= 1000
     wrong = [case for case, theirs in zip(cases, STORED[policy], strict=True) if not agrees(policy, case, theirs)]
     assert not wrong, f"{len(wrong)} of {len(cases)}, such as {wrong[0]}"
 
 
-def test_the_stored_choices_cover_every_policy_and_are_not_all_alike() -> None:
+def test_stored_vllm_indices_cover_every_policy() -> None:
     assert STORED.keys() == POLICIES.keys() == grid.LOADERS.keys()
     for policy, digests in STORED.items():
         assert len(set(digests)) > 250, policy
@@ -88,14 +88,16 @@ def vllm_chooses() -> Callable[[str, Any], list[int]]:
 
 @pytest.mark.filterwarnings("ignore")  # of vLLM's imports
 @pytest.mark.parametrize("policy", POLICIES)
-def test_choices_equal_those_of_the_installed_vllm(policy: str, vllm_chooses: Callable[[str, Any], list[int]]) -> None:
+def test_policy_indices_equal_those_of_the_installed_vllm(
+    policy: str, vllm_chooses: Callable[[str, Any], list[int]]
+) -> None:
     for seed in (1, 2, 3):
         for case in grid.cases(policy, seed=seed):
             assert agrees(policy, case, grid.expected(vllm_chooses, policy, case)), case
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_options_of_a_policy_are_those_its_loader_takes(policy: str) -> None:
+def test_policy_options_equal_those_of_its_vllm_loader(policy: str) -> None:
     assert set(policy_defaults(policy)) == set(grid.LOADERS[policy][1])
 
 
@@ -113,7 +115,7 @@ def test_the_options_of_a_policy_are_those_its_loader_takes(policy: str) -> None
         ("llava_onevision2", {}, facts(300, 30), [0, 33, 66, 100, 133, 166, 199, 233, 266, 299]),
     ],
 )
-def test_small_cases_worked_out_by_hand(
+def test_policy_indices_of_small_clips(
     policy: str, options: dict[str, float], clip: ClipFacts, expected: list[int]
 ) -> None:
     assert apply_policy(policy, clip, **options).tolist() == expected  # type: ignore[arg-type]
@@ -137,14 +139,14 @@ def test_float32_steps_are_those_of_pytorch(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_clip_of_one_frame_gives_that_frame(policy: str) -> None:
+def test_policy_chooses_the_only_frame_of_a_clip(policy: str) -> None:
     assert set(apply_policy(policy, facts(1, 25)).tolist()) == {0}
 
 
 @pytest.mark.parametrize("policy", sorted(IN_PAIRS - {"qwen2_vl"}))  # its float32 steps may add one frame
 @given(num_frames=st.integers(1, 1900), fps=st.sampled_from([5.0, 24.0, 30000 / 1001, 60.0]))
 @settings(max_examples=60, deadline=None)
-def test_policies_of_encoders_that_take_pairs_give_an_even_count(policy: str, num_frames: int, fps: float) -> None:
+def test_policies_for_frame_pairs_choose_an_even_number(policy: str, num_frames: int, fps: float) -> None:
     assert len(apply_policy(policy, facts(num_frames, fps))) % 2 == 0
 
 
@@ -155,7 +157,7 @@ def test_policies_of_encoders_that_take_pairs_give_an_even_count(policy: str, nu
     rate=st.floats(0.05, 60),
 )
 @settings(max_examples=150, deadline=None)
-def test_indices_ascend_and_lie_in_the_clip(policy: str, num_frames: int, fps: float, rate: float) -> None:
+def test_policy_indices_ascend_within_the_clip(policy: str, num_frames: int, fps: float, rate: float) -> None:
     options = {"fps": rate} if "fps" in policy_defaults(policy) else {}
     try:
         indices = apply_policy(policy, facts(num_frames, fps), **options)
@@ -167,7 +169,7 @@ def test_indices_ascend_and_lie_in_the_clip(policy: str, num_frames: int, fps: f
 
 
 @pytest.mark.parametrize("policy", ["qwen2_vl", "glm5next", "glmga", "molmo2", "clef_omni"])
-def test_a_policy_that_needs_the_rate_of_the_source_says_so(policy: str) -> None:
+def test_policy_that_needs_the_source_rate_refuses_an_unknown_one(policy: str) -> None:
     with pytest.raises(OptionsError, match=rf"policy '{policy}' needs the frame rate"):
         apply_policy(policy, facts(100, 0))
 
@@ -187,7 +189,7 @@ def test_a_policy_that_needs_the_rate_of_the_source_says_so(policy: str) -> None
         ("glm5next", {"fps": 1e9, "max_frames": 10**12}, "at most 1000000 are allowed"),
     ],
 )
-def test_what_a_policy_refuses_is_named(policy: str, options: dict[str, Any], message: str) -> None:
+def test_policy_refusal_names_the_option(policy: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionsError) as caught:
         apply_policy(policy, facts(1000, 30), **options)
     assert message in str(caught.value)
@@ -195,7 +197,7 @@ def test_what_a_policy_refuses_is_named(policy: str, options: dict[str, Any], me
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("fps", [None, 1e9, 1e-9])
-def test_two_hours_are_quick_whatever_the_rate(policy: str, fps: float | None) -> None:
+def test_policy_is_fast_for_two_hours_at_any_rate(policy: str, fps: float | None) -> None:
     options = {"fps": fps} if "fps" in policy_defaults(policy) else {}
     began = time.perf_counter()
     try:
@@ -210,7 +212,7 @@ def test_two_hours_are_quick_whatever_the_rate(policy: str, fps: float | None) -
 )
 @pytest.mark.parametrize("time_base", [Fraction(1, 1000), Fraction(1, 15360), Fraction(1, 90_000)])
 @pytest.mark.parametrize("num_frames", [48, 240, 301, 10_000])
-def test_the_rate_of_a_constant_clip_is_exact_in_every_container(
+def test_measured_constant_rate_is_exact_for_any_time_base(
     rate: Fraction, time_base: Fraction, num_frames: int
 ) -> None:
     """vLLM reads the rate from the header; measured on rounded times it would move rules that floor by one frame."""
@@ -218,12 +220,12 @@ def test_the_rate_of_a_constant_clip_is_exact_in_every_container(
     assert measured == ClipFacts(num_frames, float(rate), num_frames / float(rate))
 
 
-def test_the_rate_of_a_variable_clip_is_its_average() -> None:
+def test_measured_variable_rate_is_the_average() -> None:
     clip = Timeline(np.array([0, 33, 67, 1000, 4000]), Fraction(1, 1000), 4033, np.ones(5, np.bool_))
     assert ClipFacts.of(clip) == ClipFacts(5, 1.0, 5.0)
 
 
 @pytest.mark.parametrize(("interval", "expected"), [(1, False), (3, False), (4, True), (33, True)])
-def test_ticks_count_as_rounded_only_if_a_frame_lasts_several(interval: int, expected: bool) -> None:
+def test_ticks_may_be_rounded_only_if_frames_last_several(interval: int, expected: bool) -> None:
     clip = Timeline(np.arange(5) * interval, Fraction(1, 1000), 5 * interval, np.ones(5, np.bool_))
     assert may_be_rounded(clip) is expected

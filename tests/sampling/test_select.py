@@ -484,7 +484,7 @@ class TestChecks:
         {"timestamps": [float(second) for second in range(7000)]},
     ],
 )
-def test_two_hours_are_quick(options: dict[str, Any]) -> None:
+def test_sampling_two_hours_is_fast(options: dict[str, Any]) -> None:
     ticks: npt.NDArray[np.int64] = np.arange(216_000) * 100 // 3
     clip = timeline(ticks, end_tick=7_200_000, keys=range(0, 216_000, 250))
     began = time.perf_counter()
@@ -492,13 +492,13 @@ def test_two_hours_are_quick(options: dict[str, Any]) -> None:
     assert time.perf_counter() - began < 2  # under 0.1 s each on one idle core
 
 
-def test_the_examples_in_the_documentation_are_true() -> None:
+def test_sampling_docs_examples_run() -> None:
     page = Path(__file__).parents[2] / "docs" / "sampling.md"
     failed, attempted = doctest.testfile(str(page), module_relative=False)
     assert failed == 0 and attempted > 25
 
 
-def test_the_documentation_names_every_policy_and_its_options() -> None:
+def test_sampling_docs_name_every_policy_with_its_options() -> None:
     rows = [line.split("|") for line in (Path(__file__).parents[2] / "docs" / "sampling.md").read_text().splitlines()]
     table = {name: row[3] for row in rows if len(row) == 5 for name in re.findall(r"`(\w+)`", row[1])}
     for policy in POLICIES:

@@ -91,7 +91,7 @@ def server() -> Iterator[Server]:
 
 
 class Internet:
-    """A pretended internet: a table of names, and one loopback server behind all addresses."""
+    """A simulated internet: a table of names, and one loopback server behind all addresses."""
 
     def __init__(self) -> None:
         self.names: dict[str, list[str]] = {}
@@ -135,7 +135,7 @@ def send(body: bytes = VIDEO, status: int = 200, **headers: str) -> Callable[[An
 
 
 def raw(*pieces: bytes, every: float = 0.0, forever: bool = False) -> Callable[[Any], None]:
-    """Write pieces as they are, the last one again and again where ``forever``; then hang up."""
+    """Write chunks as they are, the last one again and again if ``forever``; then close."""
 
     def answer(handler: Any) -> None:
         for piece in pieces:
@@ -154,7 +154,7 @@ def get(url: str, limits: Limits = PRIVATE_OK, deadline: Deadline | None = None)
     return b"".join(fetch(url, limits, deadline or Deadline(30)))
 
 
-def test_the_body_arrives_and_no_compression_was_asked_for(server: Server) -> None:
+def test_fetch_returns_the_body_and_requests_no_compression(server: Server) -> None:
     server.routes["/clip.mp4"] = send()
     assert get(server.url("/clip.mp4?token=1")) == VIDEO
     path, headers = server.seen[0]
@@ -162,7 +162,7 @@ def test_the_body_arrives_and_no_compression_was_asked_for(server: Server) -> No
     assert headers["Accept-Encoding"] == "identity"
 
 
-def test_a_url_becomes_a_source_in_memory_or_in_a_mapped_file(server: Server) -> None:
+def test_fetched_source_is_in_memory_or_in_a_mapped_file(server: Server) -> None:
     large = VIDEO * 600
     assert len(large) > 4 << 20
     server.routes["/small.mp4"] = send()
@@ -244,7 +244,7 @@ def test_public_addresses(address: str) -> None:
         "2001:0:808:808::1",
     ],
 )
-def test_addresses_that_are_not_public(address: str) -> None:
+def test_non_public_addresses(address: str) -> None:
     assert not is_public(address)
 
 
@@ -302,7 +302,7 @@ def test_one_private_address_among_public_ones_refuses_the_host(server: Server, 
     assert "10.0.0.7" not in str(caught.value)
 
 
-def test_the_name_is_resolved_once_and_the_checked_address_is_dialled(server: Server, internet: Internet) -> None:
+def test_host_is_resolved_once_and_the_checked_address_connected(server: Server, internet: Internet) -> None:
     internet.names["video.example"] = ["93.184.216.34"]
     server.routes["/clip.mp4"] = send()
     assert get("http://video.example/clip.mp4", Limits()) == VIDEO
@@ -329,7 +329,7 @@ def test_a_host_that_cannot_be_resolved_is_an_error(error: Exception, monkeypatc
         get("http://nowhere.example/clip.mp4")
 
 
-def test_a_redirecting_cdn_works_and_every_hop_is_resolved_and_checked(server: Server, internet: Internet) -> None:
+def test_every_redirect_is_resolved_and_checked(server: Server, internet: Internet) -> None:
     internet.names = {"video.example": ["93.184.216.34"], "cdn.example": ["93.184.216.35"]}
     server.routes["/watch"] = send(b"moved", 302, Location="/v2/watch?id=7")
     server.routes["/v2/watch"] = send(b"moved", 301, Location="//cdn.example/edge")
@@ -342,7 +342,7 @@ def test_a_redirecting_cdn_works_and_every_hop_is_resolved_and_checked(server: S
 
 
 @pytest.mark.parametrize("target", ["http://127.0.0.1/secret", "http://inside.example/secret", "http://[::1]/secret"])
-def test_a_redirect_to_a_private_host_is_refused_before_it_is_dialled(
+def test_redirect_to_a_private_host_is_refused_before_connecting(
     target: str, server: Server, internet: Internet
 ) -> None:
     internet.names = {
@@ -359,7 +359,7 @@ def test_a_redirect_to_a_private_host_is_refused_before_it_is_dialled(
     assert [path for path, _ in server.seen] == ["/clip.mp4"]
 
 
-def test_a_name_that_turns_private_between_two_hops_is_refused(server: Server, internet: Internet) -> None:
+def test_host_that_becomes_private_between_redirects_is_refused(server: Server, internet: Internet) -> None:
     internet.names["rebind.example"] = ["93.184.216.34"]
 
     def turn(handler: Any) -> None:
@@ -424,7 +424,7 @@ def test_credentials_go_to_their_own_server_only(server: Server, internet: Inter
         "\x00/clip.mp4?token=t0ken",
     ],
 )
-def test_no_message_holds_credentials_or_a_query(rest: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_message_contains_credentials_or_a_query(rest: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     real = fetch_module.resolve
 
     def resolve(host: str, port: int) -> list[str]:
@@ -446,7 +446,7 @@ def test_no_message_holds_credentials_or_a_query(rest: str, server: Server, monk
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def test_the_short_name_of_a_url() -> None:
+def test_url_name_is_host_and_last_path_segment() -> None:
     assert url_name("https://user:pw@cdn.example:8443/a/b/clip.mp4?sig=x#t") == "cdn.example/…/clip.mp4"
     assert url_name("https://cdn.example/clip.mp4") == "cdn.example/clip.mp4"
     assert url_name("https://cdn.example") == "cdn.example/"
@@ -464,7 +464,7 @@ def test_the_short_name_of_a_url() -> None:
         (599, "HTTP 599$"),
     ],
 )
-def test_http_errors_are_told_by_status_and_never_by_body(status: int, message: str, server: Server) -> None:
+def test_http_error_names_the_status_and_never_the_body(status: int, message: str, server: Server) -> None:
     server.routes["/clip.mp4"] = send(b"the body", status)
     with pytest.raises(SourceError, match=message) as caught:
         get(server.url("/clip.mp4"))
@@ -472,7 +472,7 @@ def test_http_errors_are_told_by_status_and_never_by_body(status: int, message: 
 
 
 @pytest.mark.parametrize("status", [206, 304])
-def test_only_a_whole_answer_is_taken(status: int, server: Server) -> None:
+def test_response_with_status_206_or_304_is_refused(status: int, server: Server) -> None:
     server.routes["/clip.mp4"] = send(b"" if status == 304 else VIDEO, status)
     with pytest.raises(SourceError, match=f"HTTP {status}"):
         get(server.url("/clip.mp4"))
@@ -498,19 +498,19 @@ def test_a_compressed_body_is_refused(server: Server) -> None:
     ],
     ids=["length", "chunks", "chunk", "two lengths", "negative", "head", "not HTTP", "nothing"],
 )
-def test_an_answer_that_is_cut_short_or_not_http_is_an_error(answer: bytes, server: Server) -> None:
+def test_truncated_or_invalid_response_is_an_error(answer: bytes, server: Server) -> None:
     server.routes["/clip.mp4"] = raw(answer)
     with pytest.raises(SourceError, match="ended early or is not valid HTTP"):
         get(server.url("/clip.mp4"))
 
 
-def test_no_server_is_an_error(server: Server) -> None:
+def test_refused_connection_is_an_error(server: Server) -> None:
     server.close()
     with pytest.raises(SourceError, match="connection to the host failed"):
         get(server.url("/clip.mp4"))
 
 
-def test_every_error_of_httpcore_has_one_of_ours() -> None:
+def test_every_httpcore_exception_is_converted() -> None:
     foreign = [
         kind
         for name in httpcore.__all__
@@ -525,7 +525,7 @@ def test_every_error_of_httpcore_has_one_of_ours() -> None:
 SMALL = Limits(allow_private_hosts=True, max_fetch_bytes=10_000)
 
 
-def test_the_announced_length_is_refused_before_the_body_is_awaited(server: Server) -> None:
+def test_too_large_content_length_is_refused_before_the_body(server: Server) -> None:
     server.routes["/clip.mp4"] = raw(b"HTTP/1.1 200 OK\r\nContent-Length: 10001\r\n\r\n", every=5)
     begun = time.monotonic()
     with pytest.raises(LimitError, match=r"10001 bytes, more than the 10000 bytes of limits.max_fetch_bytes"):
@@ -560,7 +560,7 @@ def test_max_bytes_holds_for_urls_where_it_is_the_smaller_one(server: Server) ->
     ],
     ids=["informational", "chunk extensions", "headers"],
 )
-def test_endless_protocol_without_a_body_ends(pieces: tuple[bytes, ...], server: Server) -> None:
+def test_endless_protocol_data_without_a_body_is_refused(pieces: tuple[bytes, ...], server: Server) -> None:
     server.routes["/clip.mp4"] = raw(*pieces, forever=True)
     with pytest.raises(SourceError, match=r"more than a response|not valid HTTP"):
         get(server.url("/clip.mp4"), SMALL, Deadline())
@@ -571,7 +571,7 @@ def test_endless_protocol_without_a_body_ends(pieces: tuple[bytes, ...], server:
     [b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n", b"HTTP/1.1 200 OK\r\nX-Slow: "],
     ids=["body", "header"],
 )
-def test_a_dripping_server_ends_by_the_deadline_although_each_read_is_in_time(head: bytes, server: Server) -> None:
+def test_slow_server_is_stopped_by_the_deadline_although_each_read_is_in_time(head: bytes, server: Server) -> None:
     server.routes["/clip.mp4"] = raw(head, b"x", every=0.02, forever=True)
     begun = time.monotonic()
     with pytest.raises(DeadlineError, match=r"timeout of 0\.4 s"):
@@ -579,7 +579,7 @@ def test_a_dripping_server_ends_by_the_deadline_although_each_read_is_in_time(he
     assert 0.4 <= time.monotonic() - begun < 2
 
 
-def test_a_silent_server_ends_by_the_deadline_before_the_read_timeout(server: Server) -> None:
+def test_silent_server_is_stopped_by_the_deadline_before_the_read_timeout(server: Server) -> None:
     server.routes["/clip.mp4"] = raw(b"", every=3)
     begun = time.monotonic()
     with pytest.raises(DeadlineError):
@@ -587,7 +587,7 @@ def test_a_silent_server_ends_by_the_deadline_before_the_read_timeout(server: Se
     assert time.monotonic() - begun < 2
 
 
-def test_a_silent_server_ends_by_the_read_timeout(server: Server) -> None:
+def test_silent_server_is_stopped_by_the_read_timeout(server: Server) -> None:
     server.routes["/clip.mp4"] = raw(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nabc", every=2)
     begun = time.monotonic()
     with pytest.raises(SourceError, match=r"no byte for 0\.4 s \(limits.read_timeout\)"):
@@ -595,7 +595,7 @@ def test_a_silent_server_ends_by_the_read_timeout(server: Server) -> None:
     assert 0.4 <= time.monotonic() - begun < 2
 
 
-def test_a_connection_that_never_comes_ends_by_the_connect_timeout(
+def test_unanswered_connection_is_stopped_by_the_connect_timeout(
     internet: Internet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     internet.names["video.example"] = ["93.184.216.34", "93.184.216.35"]
@@ -647,7 +647,9 @@ def tls_server(certificate: Path, internet: Internet, monkeypatch: pytest.Monkey
     server.close()
 
 
-def test_https_dials_the_checked_address_and_verifies_the_host_name(tls_server: Server, internet: Internet) -> None:
+def test_https_connects_to_the_checked_address_and_verifies_the_host_name(
+    tls_server: Server, internet: Internet
+) -> None:
     tls_server.routes["/clip.mp4"] = send(VIDEO * 20)
     assert get("https://video.example/clip.mp4", Limits()) == VIDEO * 20
     assert internet.dialled == ["93.184.216.40"]
@@ -740,7 +742,7 @@ def test_certificates_that_cannot_be_read_are_named_by_their_variable(
 
 
 @pytest.mark.parametrize("url", ["http://", "http:clip.mp4", "https:///clip.mp4", "http://a b/", "http://a\n.example/"])
-def test_what_is_no_url_is_an_error(url: str) -> None:
+def test_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(TelecineError) as caught:
         open_source(url, PRIVATE_OK, Deadline(5))
     assert isinstance(caught.value, SourceError | OptionsError)

@@ -68,7 +68,7 @@ class Stream:
         return self._content.read(min(size, self._most))
 
 
-def test_the_data_is_a_flat_read_only_view_whatever_was_given(path: Path) -> None:
+def test_data_is_a_flat_read_only_view_for_every_type_of_source(path: Path) -> None:
     kinds: dict[str, object] = {
         "str": str(path),
         "path": path,
@@ -93,7 +93,7 @@ def test_the_data_is_a_flat_read_only_view_whatever_was_given(path: Path) -> Non
             view.release()
 
 
-def test_names_are_short_and_tell_the_kind(path: Path) -> None:
+def test_source_name_is_short_and_shows_its_type(path: Path) -> None:
     assert opened(path).name == opened(str(path)).name == "clip.mp4"
     assert opened(VIDEO).name == f"bytes ({len(VIDEO)} bytes)"
     assert opened(np.frombuffer(VIDEO, np.uint8)).name == f"ndarray ({len(VIDEO)} bytes)"
@@ -179,7 +179,7 @@ def test_opening_and_closing_many_times_leaks_no_descriptor(path: Path) -> None:
     ],
     ids=["folder", "fifo", "link to folder", "link to zero", "link to null", "link to itself", "empty", "missing"],
 )
-def test_what_is_not_a_regular_file_is_refused_by_what_it_is(
+def test_path_that_is_no_regular_file_is_refused_by_its_kind(
     make: Callable[[Path], object], message: str, tmp_path: Path
 ) -> None:
     make(tmp_path / "clip")
@@ -220,7 +220,9 @@ def test_a_file_without_permission_is_refused(path: Path, monkeypatch: pytest.Mo
         opened(path)
 
 
-def test_the_descriptor_that_was_checked_is_the_one_that_is_mapped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mapped_file_is_the_checked_one_even_if_the_path_is_replaced(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secret = path.with_name("secret")
     secret.write_bytes(b"\x00secret")
     real = os.fstat
@@ -236,12 +238,12 @@ def test_the_descriptor_that_was_checked_is_the_one_that_is_mapped(path: Path, m
 
 
 @pytest.mark.parametrize("wrong", ["", "a\x00b.mp4", "\ud800.mp4"])
-def test_impossible_paths_are_errors(wrong: str) -> None:
+def test_invalid_path_is_refused(wrong: str) -> None:
     with pytest.raises(SourceError):
         opened(wrong)
 
 
-def test_base64_given_without_data_is_explained_and_not_quoted() -> None:
+def test_base64_as_a_path_is_explained_and_not_quoted() -> None:
     for size in (400, 100_000):
         text = base64.b64encode(bytes(range(256)) * (size // 256 + 1)).decode()
         with pytest.raises(SourceError, match="base64 is given as 'data:;base64") as caught:
@@ -249,7 +251,7 @@ def test_base64_given_without_data_is_explained_and_not_quoted() -> None:
         assert text[:12] not in str(caught.value) and text[-12:] not in str(caught.value)
 
 
-def test_a_url_made_into_a_path_is_explained_and_not_quoted() -> None:
+def test_url_as_a_pathlib_path_is_explained_and_not_quoted() -> None:
     with pytest.raises(SourceError, match="a URL is given as a str") as caught:
         opened(Path("https://user:pa55@video.example/clip.mp4?token=t0ken"))
     assert "pa55" not in str(caught.value) and "t0ken" not in str(caught.value)
@@ -269,14 +271,14 @@ def test_a_url_made_into_a_path_is_explained_and_not_quoted() -> None:
         "line\nuser:pa55@video.example/t0ken",
     ],
 )
-def test_what_may_be_a_mistyped_url_is_not_quoted(text: str) -> None:
+def test_path_that_may_be_a_mistyped_url_is_not_quoted(text: str) -> None:
     for source in (text, Path(text)):
         with pytest.raises(SourceError, match="a path that looks like a URL cannot be opened") as caught:
             opened(source)
         assert "pa55" not in str(caught.value) and "t0ken" not in str(caught.value)
 
 
-def test_a_file_whose_name_has_signs_of_a_url_is_opened(tmp_path: Path) -> None:
+def test_file_with_url_characters_in_its_name_is_opened(tmp_path: Path) -> None:
     for name in ("me@home.mp4", "what?.mp4", "http.mp4", " blank .mp4 "):
         (tmp_path / name).write_bytes(VIDEO)
         assert opened(str(tmp_path / name)).name == name
@@ -286,7 +288,7 @@ def test_a_file_whose_name_has_signs_of_a_url_is_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", [" {}", "{}\n", "\t {} \r\n"])
-def test_blanks_around_a_url_are_no_part_of_it(url: str) -> None:
+def test_blanks_around_a_url_are_ignored(url: str) -> None:
     data = f"data:;base64,{base64.b64encode(VIDEO).decode()}"
     assert opened(url.format(data)).data == VIDEO
     with pytest.raises(SourceError, match=r"127\.0\.0\.1 is not on the public internet") as caught:
@@ -294,7 +296,7 @@ def test_blanks_around_a_url_are_no_part_of_it(url: str) -> None:
     assert "pa55" not in str(caught.value) and "t0ken" not in str(caught.value)
 
 
-def test_a_file_object_that_is_called_by_its_url_is_named_without_what_is_secret() -> None:
+def test_file_object_named_by_a_url_is_shown_without_secrets() -> None:
     file = io.BytesIO(b"")
     file.name = "https://user:pa55@video.example/clip.mp4?token=t0ken"  # type: ignore[attr-defined]
     with pytest.raises(SourceError, match=r"^video\.example/clip\.mp4 is empty"):
@@ -321,19 +323,19 @@ def test_a_str_that_looks_like_a_url_is_never_a_path(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("url", ["rtsp://u:pw@cam.example/1", "s3://bucket/key", "ftp://x/y", "RTMP://x", "gopher://x"])
-def test_other_schemes_are_refused_with_what_is_accepted(url: str) -> None:
+def test_other_url_schemes_are_refused_with_the_accepted_sources(url: str) -> None:
     with pytest.raises(OptionsError, match=r"(?i)^(rtsp|s3|ftp|rtmp|gopher): URLs are not read.*http\(s\)") as caught:
         opened(url)
     assert "pw" not in str(caught.value) and "cam.example" not in str(caught.value)
 
 
 @pytest.mark.parametrize("wrong", [None, 3, 1.5, ["clip.mp4"], object(), Path])
-def test_other_types_are_refused_with_what_is_accepted(wrong: object) -> None:
+def test_other_types_are_refused_with_the_accepted_sources(wrong: object) -> None:
     with pytest.raises(OptionsError, match=f"the source is a {type(wrong).__name__}; accepted are a path"):
         opened(wrong)
 
 
-def test_buffers_are_used_in_place() -> None:
+def test_buffers_are_used_without_a_copy() -> None:
     buffer = bytearray(VIDEO)
     numbers = np.frombuffer(VIDEO, np.uint8).copy()
     with opened(buffer) as source, opened(numbers) as other:
@@ -352,7 +354,7 @@ def test_a_bytearray_cannot_be_resized_until_the_source_is_closed() -> None:
     buffer.append(0)
 
 
-def test_a_refused_bytearray_is_let_go_even_while_the_error_lives() -> None:
+def test_refused_bytearray_is_released_while_the_exception_is_kept() -> None:
     buffer = bytearray(b"just some text")
     with pytest.raises(SourceError) as caught:
         opened(buffer)
@@ -375,7 +377,7 @@ def test_the_buffer_is_kept_alive_as_long_as_the_source() -> None:
     assert gone() is None
 
 
-def test_a_mapping_of_the_callers_own_is_used_in_place(path: Path) -> None:
+def test_mmap_of_the_caller_is_used_without_a_copy(path: Path) -> None:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
         with opened(mapping) as source:
             assert source.data == VIDEO
@@ -395,7 +397,7 @@ def test_a_mapping_of_the_callers_own_is_used_in_place(path: Path) -> None:
     ],
     ids=["frames", "float", "uint16", "strided", "scalar", "strided view", "ints"],
 )
-def test_buffers_that_are_not_a_row_of_bytes_are_refused(wrong: object) -> None:
+def test_buffers_that_are_not_one_dimensional_bytes_are_refused(wrong: object) -> None:
     with pytest.raises(OptionsError, match="a buffer must be one-dimensional, contiguous and of single bytes"):
         opened(wrong)
 
@@ -451,7 +453,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(("content", "message"), TEXTS.values(), ids=TEXTS.keys())
-def test_text_is_refused_by_what_it_is_in_every_kind_of_source(content: bytes, message: str, path: Path) -> None:
+def test_text_is_refused_by_its_kind_in_every_type_of_source(content: bytes, message: str, path: Path) -> None:
     path.write_bytes(content)
     for given_source in (path, content, io.BytesIO(content), Stream(content), data_url(content)):
         hinted = message.removesuffix("$") if isinstance(given_source, bytes) else message
@@ -479,11 +481,11 @@ def test_text_is_refused_by_what_it_is_in_every_kind_of_source(content: bytes, m
         b"\xc3",
     ],
 )
-def test_binary_starts_pass(start: bytes) -> None:
+def test_binary_content_is_accepted(start: bytes) -> None:
     assert opened(start).data == start
 
 
-def test_a_character_cut_at_the_end_of_the_looked_at_head_is_still_text() -> None:
+def test_text_with_a_character_across_the_checked_bytes_is_text() -> None:
     with pytest.raises(SourceError, match="is text"):
         opened(b"a" * 4095 + "é".encode() * 10)
 
@@ -491,7 +493,7 @@ def test_a_character_cut_at_the_end_of_the_looked_at_head_is_still_text() -> Non
 @pytest.mark.parametrize(
     "empty", [b"", bytearray(), np.zeros(0, np.uint8), io.BytesIO(), Stream(b""), "data:,", "data:;base64,"]
 )
-def test_nothing_is_an_error(empty: object) -> None:
+def test_empty_source_is_refused(empty: object) -> None:
     with pytest.raises(SourceError, match="is empty"):
         opened(empty)
 
@@ -507,7 +509,7 @@ def test_a_plain_file_is_mapped_from_its_position_on(position: int, path: Path) 
         assert source._mapping is not None
 
 
-def test_what_was_written_to_a_temporary_file_and_not_flushed_is_there() -> None:
+def test_unflushed_bytes_of_a_temporary_file_are_read() -> None:
     for make in (tempfile.TemporaryFile, tempfile.NamedTemporaryFile):
         with make() as file:
             file.write(b"head" + VIDEO)
@@ -517,7 +519,7 @@ def test_what_was_written_to_a_temporary_file_and_not_flushed_is_there() -> None
                 assert source._mapping is not None
 
 
-def test_a_decompressing_file_gives_what_it_reads_and_not_its_descriptor(tmp_path: Path) -> None:
+def test_decompressing_file_object_is_read_and_not_mapped(tmp_path: Path) -> None:
     for module in (gzip, bz2):
         packed = tmp_path / "clip.packed"
         with module.open(packed, "wb") as file:
@@ -631,7 +633,7 @@ def test_an_error_of_the_file_object_is_named_and_not_quoted() -> None:
         opened(Broken())
 
 
-def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_an_overload_error(monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(io.FileIO):
         def write(self, data: Any) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -667,7 +669,7 @@ def test_the_type_of_a_data_url_is_ignored(head: str) -> None:
     escaped=st.sampled_from(["", "+/=", "+", "="]),
     piece=st.integers(4, 40),
 )
-def test_base64_is_decoded_however_it_is_written(
+def test_base64_is_decoded_in_every_spelling(
     content: bytes,
     url_safe: bool,
     padding: str | None,
@@ -687,7 +689,7 @@ def test_base64_is_decoded_however_it_is_written(
 
 
 @given(content=st.binary(min_size=1, max_size=60).map(lambda content: b"\x00" + content), piece=st.integers(4, 20))
-def test_what_is_not_base64_is_percent_decoded(content: bytes, piece: int) -> None:
+def test_data_url_without_base64_is_percent_decoded(content: bytes, piece: int) -> None:
     with mock.patch.object(urls, "_CHUNK_CHARACTERS", piece):
         assert opened("data:application/octet-stream," + urllib.parse.quote(content)).data == content
 
@@ -696,7 +698,7 @@ def test_what_is_not_base64_is_percent_decoded(content: bytes, piece: int) -> No
     "text",
     ["AAAA*AAA", "AAAAA", "AA==AAAA", "=AAA", "AAAA====A", "AAAA" + "=" * 20, "ÄAAA", "AAA%", "AAA%zz", "AAAA\x00AAA"],
 )
-def test_bad_base64_is_an_error(text: str) -> None:
+def test_invalid_base64_is_refused(text: str) -> None:
     for piece in (4, 6, 1 << 20):
         with mock.patch.object(urls, "_CHUNK_CHARACTERS", piece), pytest.raises(SourceError, match="base64") as caught:
             opened("data:video/mp4;base64," + text)
@@ -709,12 +711,12 @@ def test_several_pictures_in_one_data_url_are_not_a_video() -> None:
 
 
 @pytest.mark.parametrize("url", ["data:", "data:video/mp4;base64", "data:" + ";" * 5000 + ",AAAA", "data:,\ud800"])
-def test_malformed_data_urls_are_errors(url: str) -> None:
+def test_malformed_data_url_is_refused(url: str) -> None:
     with pytest.raises(SourceError, match=r"^data: URL: "):
         opened(url)
 
 
-def test_a_large_data_url_is_refused_by_its_length_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_data_url_is_refused_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     def decode(*args: object) -> None:
         raise AssertionError("decoded before the limit was checked")
 
@@ -748,7 +750,7 @@ def test_a_long_data_url_is_decoded_fast() -> None:
     assert time.perf_counter() - begun < 8
 
 
-def test_the_deadline_is_looked_at_while_a_data_url_is_decoded() -> None:
+def test_deadline_is_checked_while_a_data_url_is_decoded() -> None:
     deadline = Deadline()
     real = urllib.parse.unquote_to_bytes
 
@@ -796,7 +798,7 @@ def test_file_urls_name_a_path_decoded_once(tmp_path: Path) -> None:
         ("file:///%252e%252e/clip.mp4", "No such file"),
     ],
 )
-def test_file_urls_that_are_refused(url: str, message: str) -> None:
+def test_invalid_file_url_is_refused(url: str, message: str) -> None:
     with pytest.raises(SourceError, match=message) as caught:
         opened(url, FILES)
     assert "pa55" not in str(caught.value)

@@ -222,9 +222,15 @@ def _open_url(url: str, scheme: str, limits: Limits, deadline: Deadline) -> Sour
 
 def _open_path(path: str, limits: Limits) -> Source:
     try:
+        is_valid = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:  # a lone surrogate
+        is_valid = False
+    if not is_valid:
+        raise SourceError(_why_not_opened(path, None))
+    try:
         # Opened first, and then only the descriptor is examined: the path could be replaced in between. O_NONBLOCK
         # returns at once from a FIFO without a writer.
-        descriptor = os.open(_encode_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
         reraise_foreign(error)
         raise SourceError(_why_not_opened(path, error)) from None
@@ -232,16 +238,6 @@ def _open_path(path: str, limits: Limits) -> Source:
         return _map_file(descriptor, 0, _path_name(path), limits)
     finally:
         os.close(descriptor)
-
-
-def _encode_path(path: str) -> bytes:
-    try:
-        encoded = os.fsencode(path)
-    except UnicodeEncodeError:  # a lone surrogate
-        encoded = b"\0"
-    if b"\0" in encoded:
-        raise SourceError(_why_not_opened(path, None))
-    return encoded
 
 
 def _path_name(path: str) -> str:
