@@ -6,16 +6,7 @@ import pytest
 from av import VideoFrame
 from av.filter import Graph
 
-from telecine.bitstream.h273 import (
-    MATRICES,
-    PRIMARIES,
-    RANGES,
-    TRANSFERS,
-    UNSPECIFIED,
-    UNSPECIFIED_RANGE,
-    matrix_code,
-    range_code,
-)
+from telecine.bitstream.h273 import MATRICES, RANGES, UNSPECIFIED, UNSPECIFIED_RANGE, matrix_code, range_code
 
 
 def tagged(option: str, name: str) -> VideoFrame:
@@ -31,8 +22,6 @@ def tagged(option: str, name: str) -> VideoFrame:
     ("option", "attribute", "names"),
     [
         ("colorspace", "colorspace", MATRICES),
-        ("color_primaries", "color_primaries", PRIMARIES),
-        ("color_trc", "color_trc", TRANSFERS),
         ("range", "color_range", RANGES),
     ],
 )

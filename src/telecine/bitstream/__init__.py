@@ -10,28 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from telecine.bitstream.scanner import (
-    Leading,
-    PacketInfo,
-    PictureFormat,
-    RandomAccess,
-    Scanner,
-    UpdatableScanner,
-)
+from telecine.bitstream.scanner import Leading, PacketInfo, PictureFormat, RandomAccess, Scanner
 
 __all__ = [
-    "CONTAINER_DISPOSABLE_CODECS",
-    "PICTURE_FORMAT_CODECS",
-    "REORDERING_CODECS",
-    "Leading",
-    "PacketInfo",
-    "PictureFormat",
-    "RandomAccess",
-    "Scanner",
-    "UpdatableScanner",
-    "can_contain_fields",
-    "scanner_for",
-]
+    "CONTAINER_DISPOSABLE_CODECS", "PICTURE_FORMAT_CODECS", "REORDERING_CODECS", "Leading", "PacketInfo",
+    "PictureFormat", "RandomAccess", "Scanner", "can_contain_fields", "scanner_for",
+]  # fmt: skip
 
 _LEGACY = "flv1 h263 msmpeg4v1 msmpeg4v2 msmpeg4v3 svq1 theora vp6 vp6f vp7 wmv1 wmv2".split()
 _SCANNERS: dict[str, str] = {

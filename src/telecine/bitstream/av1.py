@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.obu import SEQUENCE_HEADER, config_obus, split_obus
-from telecine.bitstream.scanner import Leading, PacketInfo, RandomAccess
+from telecine.bitstream.scanner import Leading, PacketInfo, RandomAccess, Scanner
 
 __all__ = ["Av1Scanner"]
 
@@ -45,10 +45,8 @@ class _Frame:
     shows_existing_frame: bool = False
 
 
-class Av1Scanner:
+class Av1Scanner(Scanner):
     """Scans AV1 temporal units (low-overhead OBU format)."""
-
-    picture = None
 
     def __init__(self, extradata: bytes) -> None:
         self._sequence: _Sequence | None = None
@@ -64,7 +62,6 @@ class Av1Scanner:
             self._sequence = None
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
-        """See :meth:`telecine.bitstream.Scanner.scan`."""
         frames: list[_Frame] = []
         updates = False
         for obu in split_obus(packet):

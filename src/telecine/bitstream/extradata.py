@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from telecine.bitstream.nal import (
-    PARAMETER_SET_TYPES,
-    join_length_prefixed,
-    nal_length_size,
-    split_annex_b,
-)
+from telecine.bitstream.nal import PARAMETER_SET_TYPES, join_length_prefixed, nal_length_size, split_annex_b
 
 __all__ = ["extradata_units", "prepend_parameter_sets"]
 

@@ -74,7 +74,6 @@ class H264Scanner(NalScanner):
     codec = "h264"
 
     def __init__(self, extradata: bytes) -> None:
-        self.picture: PictureFormat | None = None
         self._sequences: dict[int, _Sps] = {}
         self._pictures: dict[int, int] = {}
         self._may_have_fields = True
@@ -102,14 +101,14 @@ class H264Scanner(NalScanner):
         return found
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
-        """See :meth:`telecine.bitstream.Scanner.scan`."""
-        needs_more = is_key or with_order or self._may_have_fields or self._parameter_sets.has_out_of_band
+        needs_more = is_key or with_order or self._may_have_fields or bool(self._with_packet)
         if not needs_more and self._nal_units.length_size == 4 and len(packet) > 4:
             # fast path for nearly every packet of most files: the first NAL unit is a slice, and its header is enough
             head = packet[4]
             if head & 31 == _SLICE:
                 return _REFERENCE_INFO if head & 0x60 else _DISPOSABLE_INFO
-        is_reference = is_idr = updates = False
+        is_reference = is_idr = False
+        in_band: list[tuple[tuple[int, int] | None, bytes]] = []
         recovery: tuple[int, bool] | None = None
         slices: list[bytes] = []
         for nal in self._nal_units.split(packet):
@@ -122,11 +121,10 @@ class H264Scanner(NalScanner):
                 if not self._may_have_fields or (is_reference and not is_key):
                     break
             elif kind in (_SPS, _PPS):
-                updates = True
-                self._read_parameter_set(nal, self._parameter_sets.add_in_band)
+                in_band.append((self._parse_parameter_set(nal), nal))
             elif kind == _SEI and is_key:
                 recovery = recovery or _recovery_point(nal)
-        can_start = self._can_start(is_key, bool(slices))
+        can_start = self._can_start(in_band, is_key, bool(slices))
         if not slices:
             return PacketInfo(shown=False)
         is_known, second_field, order = self._follow_fields(slices, is_reference, with_order)
@@ -136,7 +134,7 @@ class H264Scanner(NalScanner):
             shown=not second_field,
             # Parameter sets outlive their picture. Both fields of a picture are needed if one is, and a picture that
             # may be a field or a frame must not be skipped.
-            disposable=not (is_reference or updates or second_field or self._open_field) and is_known,
+            disposable=not (is_reference or in_band or second_field or self._open_field) and is_known,
             random_access=access if can_start and not second_field else RandomAccess.NONE,
             display_order=order,
             second_field=second_field,

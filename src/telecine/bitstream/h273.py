@@ -1,10 +1,10 @@
-"""Code points of ITU-T H.273 (matrix, primaries, transfer) and of the colour range, with FFmpeg's names for them."""
+"""Code points of ITU-T H.273 and of the colour range, with FFmpeg's names for them."""
 
 from __future__ import annotations
 
 __all__ = [
-    "FULL_RANGE", "LIMITED_RANGE", "MATRICES", "PRIMARIES", "RANGES", "RGB_MATRIX", "TRANSFERS", "UNSPECIFIED",
-    "UNSPECIFIED_RANGE", "matrix_code", "range_code",
+    "FULL_RANGE", "LIMITED_RANGE", "MATRICES", "RANGES", "RGB_MATRIX", "UNSPECIFIED", "UNSPECIFIED_RANGE",
+    "matrix_code", "range_code",
 ]  # fmt: skip
 
 UNSPECIFIED = 2
@@ -19,17 +19,6 @@ MATRICES = {
     10: "bt2020c", 14: "ictcp",
 }  # fmt: skip
 """Names of matrix coefficients (H.273 table 4). Other codes are "unknown"."""
-PRIMARIES = {
-    1: "bt709", 4: "bt470m", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "film", 9: "bt2020", 10: "smpte428",
-    11: "smpte431", 12: "smpte432", 22: "ebu3213",
-}  # fmt: skip
-"""Names of colour primaries (H.273 table 2)."""
-TRANSFERS = {
-    1: "bt709", 4: "bt470m", 5: "bt470bg", 6: "smpte170m", 7: "smpte240m", 8: "linear", 9: "log100", 10: "log316",
-    11: "iec61966-2-4", 12: "bt1361e", 13: "iec61966-2-1", 14: "bt2020-10", 15: "bt2020-12", 16: "smpte2084",
-    17: "smpte428", 18: "arib-std-b67",
-}  # fmt: skip
-"""Names of transfer characteristics (H.273 table 3); "smpte2084" is PQ and "arib-std-b67" is HLG."""
 RANGES = {LIMITED_RANGE: "tv", FULL_RANGE: "pc"}
 """Names of colour ranges."""
 

@@ -27,7 +27,6 @@ class HevcScanner(NalScanner):
     """Scans HEVC, length-prefixed or Annex B."""
 
     codec = "hevc"
-    picture = None
 
     def __init__(self, extradata: bytes) -> None:
         self._poc_lsb_bits = 0
@@ -59,8 +58,7 @@ class HevcScanner(NalScanner):
         return None
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
-        """See :meth:`telecine.bitstream.Scanner.scan`."""
-        needs_more = is_key or with_order or self._parameter_sets.has_out_of_band
+        needs_more = is_key or with_order or bool(self._with_packet)
         if not needs_more and self._nal_units.length_size == 4 and len(packet) > 6:
             # fast path for nearly every packet of most files: one slice of a picture that is no random access point
             kind, layer = (packet[4] >> 1) & 63, (packet[4] & 1) | (packet[5] >> 3)
@@ -68,7 +66,8 @@ class HevcScanner(NalScanner):
                 self._starts_sequence = False
                 return self._single_slice_info(kind, (packet[5] & 7) - 1)
         head: bytes | None = None
-        ends_sequence = updates = False
+        ends_sequence = False
+        in_band: list[tuple[tuple[int, int] | None, bytes]] = []
         for nal in self._nal_units.split(packet):
             if len(nal) < 2:
                 continue
@@ -77,20 +76,19 @@ class HevcScanner(NalScanner):
             if kind <= _LAST_VCL and not nal[0] & 1 and not nal[1] >> 3:
                 head = head or nal
             elif kind in (_VPS, _SPS, _PPS):
-                updates = True
-                self._read_parameter_set(nal, self._parameter_sets.add_in_band)
+                in_band.append((self._parse_parameter_set(nal), nal))
             elif kind in (_END_OF_SEQUENCE, _END_OF_BITSTREAM):
                 # after the packet's picture it ends that picture's sequence, before it the previous one
                 ends_sequence = head is not None
                 self._starts_sequence |= head is None
-        can_start = self._can_start(is_key, head is not None)
+        can_start = self._can_start(in_band, is_key, head is not None)
         if head is None:
             return PacketInfo(shown=False)
         kind, temporal_id = (head[0] >> 1) & 63, (head[1] & 7) - 1
         if _BLA_W_LP <= kind <= _LAST_IRAP:
             self._lacks_parameter_sets = not can_start
         info = PacketInfo(
-            disposable=_is_sublayer_non_reference(kind) and not updates,  # parameter sets outlive their picture
+            disposable=_is_sublayer_non_reference(kind) and not in_band,  # parameter sets outlive their picture
             random_access=_random_access(kind) if can_start else RandomAccess.NONE,
             leading=self._leading(kind),
             display_order=self._display_order(head, kind, temporal_id) if with_order else None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
-from telecine.bitstream.scanner import Leading, PacketInfo, RandomAccess
+from telecine.bitstream.scanner import Leading, PacketInfo, RandomAccess, Scanner
 
 __all__ = ["LegacyScanner"]
 
@@ -18,7 +18,7 @@ _INTRA = PacketInfo(random_access=RandomAccess.CLOSED, leading=Leading.DECODABLE
 _PREDICTED = PacketInfo(leading=Leading.DECODABLE)
 
 
-class LegacyScanner:
+class LegacyScanner(Scanner):
     """Scans legacy codecs for random access points only; the container has the other facts.
 
     Args:
@@ -26,14 +26,11 @@ class LegacyScanner:
         extradata: not used.
     """
 
-    picture = None
-
     def __init__(self, codec: str, extradata: bytes) -> None:
         self._is_intra = _INTRA_TESTS[codec]
         self._has_started = False
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
-        """See :meth:`telecine.bitstream.Scanner.scan`."""
         is_intra = not self._has_started  # decoding can start nowhere before the first packet
         self._has_started = True
         if is_key and not is_intra:

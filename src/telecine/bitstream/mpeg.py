@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
-from telecine.bitstream.scanner import Leading, PacketInfo, RandomAccess
+from telecine.bitstream.scanner import Leading, PacketInfo, RandomAccess, Scanner
 
 __all__ = ["Mpeg2Scanner", "Mpeg4Scanner", "Vc1Scanner", "can_contain_fields"]
 
@@ -25,12 +25,7 @@ class _PictureTypeTracker:
         self._closed_gop = self._broken_link = False
 
     def info(
-        self,
-        kind: str,
-        is_key: bool,
-        with_order: bool,
-        closed_gop: bool = False,
-        broken_link: bool = False,
+        self, kind: str, is_key: bool, with_order: bool, closed_gop: bool = False, broken_link: bool = False
     ) -> PacketInfo:
         """Return the facts of the next picture; the flags are those of the group of pictures that begins with it."""
         self._pictures += 1
@@ -51,16 +46,13 @@ class _PictureTypeTracker:
         )
 
 
-class Mpeg2Scanner:
+class Mpeg2Scanner(Scanner):
     """Scans MPEG-1 and MPEG-2 video."""
-
-    picture = None
 
     def __init__(self, extradata: bytes) -> None:
         self._types = _PictureTypeTracker()
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
-        """See :meth:`telecine.bitstream.Scanner.scan`."""
         data = bytes(packet[:4096])
         at = data.find(b"\0\0\1\0")  # picture_start_code
         if at < 0 or at + 6 > len(data):
@@ -72,7 +64,7 @@ class Mpeg2Scanner:
         return self._types.info(kind, is_key, with_order, closed_gop, broken_link)
 
 
-class Mpeg4Scanner:
+class Mpeg4Scanner(Scanner):
     """Scans MPEG-4 part 2, with the packed B-frames that DivX and Xvid write into AVI files.
 
     A packet may hold a reference VOP and the B-VOP decoded after it ("packed bitstream"). A VOP that is not coded
@@ -80,8 +72,6 @@ class Mpeg4Scanner:
     the decoder outputs the packed picture for that, and delays the coded one in turn. Other VOPs that are not coded
     repeat the picture before, and bring none.
     """
-
-    picture = None
 
     def __init__(self, extradata: bytes) -> None:
         self._types = _PictureTypeTracker()
@@ -104,7 +94,6 @@ class Mpeg4Scanner:
             at = data.find(b"\0\0\1", at + 3)
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
-        """See :meth:`telecine.bitstream.Scanner.scan`."""
         data = bytes(packet)
         at = data.find(b"\0\0\1\xb6")  # vop_start_code, then vop_coding_type in two bits
         if at < 0 or at + 5 > len(data):
@@ -181,10 +170,8 @@ def _vol_interlaced(bits: BitReader, time_bits: int) -> bool:
         return True
 
 
-class Vc1Scanner:
+class Vc1Scanner(Scanner):
     """Scans VC-1: the advanced profile, and the simple and main profiles (WMV3)."""
-
-    picture = None
 
     def __init__(self, extradata: bytes) -> None:
         self._types = _PictureTypeTracker()
@@ -216,7 +203,6 @@ class Vc1Scanner:
         self._finterp = bits.flag()
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
-        """See :meth:`telecine.bitstream.Scanner.scan`."""
         try:
             kind = self._picture_type(bytes(packet[:512])) if self._has_header else _PREDICTED
         except InvalidHeader:

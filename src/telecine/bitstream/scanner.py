@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple
 
-__all__ = ["Leading", "PacketInfo", "PictureFormat", "RandomAccess", "Scanner", "UpdatableScanner"]
+__all__ = ["Leading", "PacketInfo", "PictureFormat", "RandomAccess", "Scanner"]
 
 
 class RandomAccess(IntEnum):
@@ -73,12 +73,16 @@ class PictureFormat(NamedTuple):
     """True if the stream has no chroma, although FFmpeg's decoder gives neutral chroma."""
 
 
-class Scanner(Protocol):
-    """Reads the headers of one stream's packets, in decode order. Not thread-safe."""
+class Scanner:
+    """Base of the scanners, which read the headers of one stream's packets in decode order. Not thread-safe."""
 
-    picture: PictureFormat | None
-    """From the latest header that has it, if the codec is one of
-    :data:`telecine.bitstream.PICTURE_FORMAT_CODECS`."""
+    accepts_new_extradata: ClassVar[bool] = False
+    """True if the codec can change its extradata in mid-stream, so that there is :meth:`update_extradata`."""
+    picture: PictureFormat | None = None
+    """From the latest header that has it, if the codec is in :data:`telecine.bitstream.PICTURE_FORMAT_CODECS`."""
+
+    def __init__(self, extradata: bytes) -> None:
+        """Read the stream's codec private data, which may be empty."""
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
         """Return the facts in the headers of a packet.
@@ -86,16 +90,10 @@ class Scanner(Protocol):
         Args:
             packet: its bytes.
             is_key: True if the container flags it as a key frame.
-            with_order: True if :attr:`PacketInfo.display_order` is needed, because the container's times are
-                missing or wrong.
+            with_order: True if :attr:`PacketInfo.display_order` is needed, because the container's times are missing or
+                wrong.
         """
-        ...
-
-
-@runtime_checkable
-class UpdatableScanner(Protocol):
-    """A scanner of a codec that can change its extradata in mid-stream."""
+        raise NotImplementedError
 
     def update_extradata(self, extradata: bytes) -> None:
         """Take new codec private data, which the container attaches to the next packet."""
-        ...

@@ -6,21 +6,15 @@ from typing import NamedTuple
 
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.h273 import FULL_RANGE, LIMITED_RANGE, RGB_MATRIX, UNSPECIFIED, matrix_code
-from telecine.bitstream.scanner import Leading, PacketInfo, PictureFormat, RandomAccess
+from telecine.bitstream.scanner import Leading, PacketInfo, PictureFormat, RandomAccess, Scanner
 
 __all__ = ["Vp8Scanner", "Vp9Scanner"]
 
 
-class Vp8Scanner:
+class Vp8Scanner(Scanner):
     """Scans VP8. Reference flags are arithmetic coded, so no frame is reported as disposable."""
 
-    picture = None
-
-    def __init__(self, extradata: bytes) -> None:
-        pass
-
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
-        """See :meth:`telecine.bitstream.Scanner.scan`."""
         if len(packet) < 3:
             return PacketInfo(shown=False, has_single_shown_frame=False)
         # frame tag, RFC 6386, 9.1: bit 0 is the inverse key frame flag, bit 4 show_frame
@@ -38,7 +32,7 @@ class _Vp9Frame(NamedTuple):
     shows_existing_frame: bool = False
 
 
-class Vp9Scanner:
+class Vp9Scanner(Scanner):
     """Scans VP9, superframes included.
 
     A VP9 frame that refreshes no reference still changes decoder state: probabilities, segmentation, loop filter
@@ -46,11 +40,7 @@ class Vp9Scanner:
     that state, which error_resilient_mode does (7.2, setup_past_independence).
     """
 
-    def __init__(self, extradata: bytes) -> None:
-        self.picture: PictureFormat | None = None
-
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
-        """See :meth:`telecine.bitstream.Scanner.scan`."""
         try:
             frames = [_vp9_frame(bytes(data[:16])) for data in _split_superframe(packet)]
         except InvalidHeader:

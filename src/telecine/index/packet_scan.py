@@ -17,7 +17,6 @@ from telecine.bitstream import (
     PacketInfo,
     PictureFormat,
     RandomAccess,
-    UpdatableScanner,
     scanner_for,
 )
 from telecine.container.demuxer import Demuxer
@@ -158,7 +157,7 @@ def scan_packets(
     context = demuxer.stream.codec_context
     codec, extradata = context.codec.canonical_name, bytes(context.extradata or b"")
     scanner = scanner_for(codec, extradata)
-    is_updatable = isinstance(scanner, UpdatableScanner)
+    is_updatable = scanner is not None and scanner.accepts_new_extradata
     intra_only = scanner is None and bool(context.codec.intra_only)
     # packets of a larger source would not fit, except for its audio; filling memory in vain takes time
     scan = PacketScan(codec, extradata, keep=demuxer.size <= _MAX_KEPT_BYTES)
@@ -173,7 +172,7 @@ def scan_packets(
                     ticket.report_progress()
                     deadline.check("reading the packets")
                 updated = packet.has_sidedata("new_extradata") and scan.update_extradata(packet)
-                if updated and isinstance(scanner, UpdatableScanner):
+                if updated and scanner is not None and is_updatable:
                     scanner.update_extradata(scan.extradata)
                 if scanner is not None:
                     facts = scanner.scan(memoryview(packet), packet.is_keyframe, with_order)
