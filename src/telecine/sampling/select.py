@@ -67,7 +67,9 @@ class Sampling:
 
     def __post_init__(self) -> None:
         checked: dict[str, Any] = {name: _count(name, getattr(self, name)) for name in _COUNTS}
-        checked |= {name: _optional_number(name, getattr(self, name)) for name in ("fps", "start", "end")}
+        for name in ("fps", "start", "end"):
+            value = getattr(self, name)
+            checked[name] = None if value is None else _number(name, value)
         checked["indices"] = _items("indices", self.indices, _integer)
         checked["timestamps"] = _items("timestamps", self.timestamps, _number)
         for name, value in checked.items():
@@ -146,10 +148,6 @@ def _number(name: str, value: object) -> Seconds:
     if not math.isfinite(number):
         raise OptionsError(f"{name}: got {number}; it must be a finite number")
     return value if isinstance(value, Fraction) else number
-
-
-def _optional_number(name: str, value: object) -> Seconds | None:
-    return None if value is None else _number(name, value)
 
 
 def _items(name: str, values: Any, check: Callable[[str, object], Item]) -> tuple[Item, ...] | None:

@@ -187,14 +187,6 @@ class _PinnedBackend(NetworkBackend):
                 return _Stream(stream, self._deadline, self._allowance)
         raise failure
 
-    def connect_unix_socket(
-        self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
-    ) -> NetworkStream:
-        raise SourceError("a URL never leads to a unix socket")
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
-
 
 def _limit_wait(timeout: float | None, deadline: Deadline) -> float | None:
     """Return ``timeout``, or the time that the deadline leaves if that is shorter."""
@@ -362,6 +354,7 @@ def _header(response: Response, wanted: bytes) -> bytes | None:
 def _convert_errors(name: str, limits: Limits, deadline: Deadline) -> Iterator[None]:
     """Convert httpcore's exceptions. Their text is dropped: it may quote the server."""
     import httpcore
+    from httpcore import ConnectionNotAvailable, ProxyError
 
     try:
         yield
@@ -377,10 +370,5 @@ def _convert_errors(name: str, limits: Limits, deadline: Deadline) -> Iterator[N
         raise SourceError(f"{name}: the connection to the host failed") from error
     except httpcore.ProtocolError as error:
         raise SourceError(f"{name}: the response ended early or is not valid HTTP; the video is incomplete") from error
-    except (
-        httpcore.NetworkError,
-        httpcore.UnsupportedProtocol,
-        httpcore.ProxyError,
-        httpcore.ConnectionNotAvailable,
-    ) as error:
+    except (httpcore.NetworkError, httpcore.UnsupportedProtocol, ProxyError, ConnectionNotAvailable) as error:
         raise SourceError(f"{name}: the connection broke; the video is incomplete") from error
