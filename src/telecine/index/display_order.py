@@ -14,6 +14,8 @@ from telecine.container.timestamps import NO_TIME, are_usable_timestamps, rebuil
 
 __all__ = ["DisplayTimes", "PacketTimes", "display_positions", "display_times", "order_conflicts", "output_positions"]
 
+# Enum members are compared with arrays as int(): NumPy reads attributes of other objects, and drops an exception that a
+# signal handler raises there.
 _Ticks = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
 
@@ -100,13 +102,13 @@ def _leading(packets: PacketTimes, ticks: _Ticks) -> _Flags:
     access, shown = packets.random_access, packets.shown
     position = np.maximum.accumulate(np.where(access > 0, np.arange(len(ticks)), -1))
     point = np.maximum(position, 0)
-    follows_open = (position >= 0) & (access[point] == RandomAccess.OPEN)
+    follows_open = (position >= 0) & (access[point] == int(RandomAccess.OPEN))
     # only times of shown packets may have been rebuilt: if one of the two is not shown, the container's are compared
     own = ticks if packets.has_wrong_pts else packets.pts
     comparable = (own != NO_TIME) & (own[point] != NO_TIME) & ~(shown & shown[point])
     precedes = np.where(comparable, own < own[point], (ticks < ticks[point]) & (ticks != NO_TIME))
-    unknown = packets.leading == Leading.UNKNOWN
-    leading: _Flags = (packets.leading == Leading.SKIPPED) | (unknown & follows_open & precedes)
+    unknown = packets.leading == int(Leading.UNKNOWN)
+    leading: _Flags = (packets.leading == int(Leading.SKIPPED)) | (unknown & follows_open & precedes)
     return leading
 
 

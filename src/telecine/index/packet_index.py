@@ -163,12 +163,12 @@ def _build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits:
     if not exact_random_access:
         # start where the container says, and let the decoder mark damaged frames
         access = access.copy()
-        access[int(np.argmax(key)) if key.any() else 0] = RandomAccess.OPEN
+        access[int(np.argmax(key)) if key.any() else 0] = int(RandomAccess.OPEN)
         times = replace(times, random_access=access)
     step = _nominal_step(demuxer, duration, time_base)
     display = display_times(times, step)
     first = int(np.argmax(access > 0))
-    presentable = times.shown & (times.leading != Leading.UNDECODABLE)
+    presentable = times.shown & (times.leading != int(Leading.UNDECODABLE))
     presentable[:first] = False
     # leading pictures of the first random access point need packets that are not in the file
     latest_access = np.maximum.accumulate(np.where(access > 0, np.arange(len(access)), 0))
@@ -195,7 +195,7 @@ def _build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits:
         disposable=_disposable(scan),
         second_field=scan.flags("second_field"),
         leading=display.leading,
-        skips_leading=bool((times.leading == Leading.SKIPPED).any()),
+        skips_leading=bool((times.leading == int(Leading.SKIPPED)).any()),
         display_order=order,
         timeline=timeline,
         synthetic_times=display.are_synthetic,

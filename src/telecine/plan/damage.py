@@ -72,7 +72,7 @@ class DamageTracker:
         """
         index, access = self._index, self._index.random_access[packet]
         if access:
-            self._damaged_before_point = (self._damaged or has_gap) and bool(access == RandomAccess.OPEN)
+            self._damaged_before_point = (self._damaged or has_gap) and bool(access == int(RandomAccess.OPEN))
             self._damaged = False
         elif has_gap or has_bitstream_gap:
             self._damaged = index.exact_random_access
@@ -96,5 +96,5 @@ def leads_across_gap(
     """
     access = index.random_access[packets]
     point = np.maximum.accumulate(np.where(access > 0, np.arange(len(access)), 0))
-    across: npt.NDArray[np.bool_] = index.leading[packets] & has_gap[point] & (access[point] == RandomAccess.OPEN)
+    across: npt.NDArray[np.bool_] = index.leading[packets] & has_gap[point] & (access[point] == int(RandomAccess.OPEN))
     return across

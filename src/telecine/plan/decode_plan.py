@@ -50,7 +50,7 @@ def make_plan(index: PacketIndex, frames: npt.NDArray[np.int64], only_closed: bo
     ranges: list[DecodeRange] = []
     for start, wanted in _group_targets(index, targets, only_closed):
         packets, required = _packets_to_feed(index, start, wanted)
-        reset = not ranges or bool(index.random_access[start] != RandomAccess.CLOSED)
+        reset = not ranges or bool(index.random_access[start] != int(RandomAccess.CLOSED))
         ranges.append(DecodeRange(packets, required, {int(t): tuple(rows[int(t)]) for t in wanted}, reset))
     return DecodePlan(tuple(ranges), frames, index.num_packets)
 

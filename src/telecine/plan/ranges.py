@@ -57,7 +57,7 @@ def split_at_resets(ranges: Iterable[DecodeRange]) -> Iterator[tuple[DecodeRange
 
 def closed_points(index: PacketIndex, packets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the positions in ``packets`` of closed random access points, ascending."""
-    return np.flatnonzero(index.random_access[packets] == RandomAccess.CLOSED)
+    return np.flatnonzero(index.random_access[packets] == int(RandomAccess.CLOSED))
 
 
 def split_at_closed_points(
