@@ -28,21 +28,17 @@ class AutoBackend(Backend):
     }
 
     def status(self) -> BackendStatus:
-        """See :meth:`telecine.backends.Backend.status`."""
         return replace(get_backend("pyav").status(), name=self.name, devices=self.devices)
 
     def check_device(self, device: str, options: Mapping[str, Any]) -> None:
-        """See :meth:`telecine.backends.Backend.check_device`. NumPy arrays need no GPU."""
         super().check_device(device, options)
-        if options["out"] != "numpy":
+        if options["out"] != "numpy":  # the CPU can make those alone
             check_gpu(device, options["out"])
 
     def memory_cost(self, request: DecodeRequest) -> MemoryCost:
-        """See :meth:`telecine.backends.Backend.memory_cost`. The CPU decodes with one thread if a pool shares it."""
         return request.gpu_cost() + request.cpu_cost(request.options["threads"] or 1)
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        """See :meth:`telecine.backends.Backend.decode`."""
         try:
             decoded = get_backend("nvdec").decode(_for_gpu(request))
         except (UnsupportedVideoError, BackendUnavailable, OverloadedError) as error:
@@ -50,7 +46,6 @@ class AutoBackend(Backend):
         return self._decode_lost(request, decoded)
 
     def decode_chunks(self, request: DecodeRequest, chunk_frames: int) -> Iterator[Decoded]:
-        """See :meth:`telecine.backends.Backend.decode_chunks`. From a refusal of the GPU on, the CPU decodes."""
         index, frames, done = request.index, request.plan.frames, 0
         try:
             for decoded in get_backend("nvdec").decode_chunks(_for_gpu(request), chunk_frames):

@@ -44,11 +44,7 @@ _ERRORS: dict[str, type[TelecineError]] = {"unsupported": UnsupportedVideoError,
 
 
 def load_extension() -> ModuleType:
-    """Import the extension :mod:`telecine._nvdec`.
-
-    Raises:
-        BackendUnavailable: it is not installed.
-    """
+    """Import the extension :mod:`telecine._nvdec`."""
     try:
         return import_module("telecine._nvdec")
     except ImportError as error:
@@ -109,15 +105,7 @@ def parse_device_index(device: str) -> int:
 
 
 def check_gpu(device: str, out: str) -> None:
-    """Refuse a GPU that does not exist.
-
-    Args:
-        device: "cuda" or "cuda:N".
-        out: the kind of array to put on it: "torch", "array" or "auto"; any other kind asks the driver alone.
-
-    Raises:
-        BackendUnavailable: torch or the driver finds no such device.
-    """
+    """Raise BackendUnavailable if torch, or else the driver, finds no such GPU ("cuda" or "cuda:N")."""
     index, count, finder = parse_device_index(device), 0, "PyTorch"
     if resolve_array_kind(out) == "torch":
         import torch
@@ -136,13 +124,7 @@ def check_gpu(device: str, out: str) -> None:
 
 
 def device_error(subject: str, error: Exception, kind: str = "") -> TelecineError:
-    """Convert an error of the extension or of torch: unsupported video, a full device, or no usable one.
-
-    Args:
-        subject: the beginning of the message.
-        error: the exception that was raised.
-        kind: the extension's name for the kind of failure, if the error does not contain it.
-    """
+    """Convert an error of the extension or of torch: unsupported video, a full device, or no usable one."""
     reason, named = error.args[0] if error.args else "", error.args[1] if len(error.args) > 1 else kind
     if type(error).__name__ == "OutOfMemoryError":
         named = "memory"
@@ -151,20 +133,7 @@ def device_error(subject: str, error: Exception, kind: str = "") -> TelecineErro
 
 
 def upload(frames: npt.NDArray[np.uint8], device: str, out: str) -> tuple[Any, str]:
-    """Copy frames from host memory to a GPU.
-
-    Args:
-        frames: ``uint8 [N, H, W, 3]``.
-        device: "cuda" or "cuda:N".
-        out: "torch", "array" or "auto".
-
-    Returns:
-        The frames on the GPU, and the device's name with its index.
-
-    Raises:
-        BackendUnavailable: there is no such device.
-        OverloadedError: the device has no memory left.
-    """
+    """Copy ``uint8 [N, H, W, 3]`` from host memory to a GPU. Return the array, and the device's name with its index."""
     index = parse_device_index(device)
     if resolve_array_kind(out) == "torch":
         import torch
@@ -183,12 +152,7 @@ def upload(frames: npt.NDArray[np.uint8], device: str, out: str) -> tuple[Any, s
 
 
 def allocate_tensor(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Return an uninitialised ``uint8`` tensor.
-
-    Raises:
-        BackendUnavailable: torch does not know the device.
-        OverloadedError: the device has no memory left.
-    """
+    """Return an uninitialised ``uint8`` tensor."""
     import torch
 
     try:
@@ -198,14 +162,7 @@ def allocate_tensor(shape: tuple[int, ...], device: torch.device) -> torch.Tenso
 
 
 class OutputArray:
-    """The ``uint8 [N, H, W, 3]`` array in GPU memory that the kernel writes frames to.
-
-    Args:
-        nvdec: the extension.
-        device: index of the GPU.
-        shape: (N, H, W, 3).
-        kind: the result of :meth:`finish`: "torch", "array" (a ``DeviceArray``) or "numpy" (a copy in host memory).
-    """
+    """The ``uint8 [N, H, W, 3]`` array in GPU memory that the kernel writes frames to."""
 
     def __init__(self, nvdec: ModuleType, device: int, shape: tuple[int, int, int, int], kind: str) -> None:
         self._nvdec, self._device, self._shape, self._kind = nvdec, device, shape, kind
@@ -224,7 +181,7 @@ class OutputArray:
             self.pointer = int(self._frames.pointer)
 
     def finish(self) -> Any:
-        """Return the frames as the kind of array asked for."""
+        """Return the frames as the kind of array asked for: "torch", "array", or "numpy" in host memory."""
         if self._kind == "numpy":
             return self._nvdec.to_host(self._device, self.pointer, self._shape, self.stream)
         if self._kind == "array":

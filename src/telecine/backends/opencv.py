@@ -54,7 +54,6 @@ class OpenCVBackend(Backend):
     tolerances: Mapping[str, int] = {"10-bit": 24, "size": 12}
 
     def status(self) -> BackendStatus:
-        """See :meth:`telecine.backends.Backend.status`."""
         try:
             import cv2
         except Exception as error:
@@ -70,11 +69,10 @@ class OpenCVBackend(Backend):
         return self.make_status(version)
 
     def memory_cost(self, request: DecodeRequest) -> MemoryCost:
-        """See :meth:`telecine.backends.Backend.memory_cost`. The planned packets are in memory twice."""
+        # the planned packets are in memory twice
         return request.cpu_cost(_threads(request)) + MemoryCost(request.packet_bytes)
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        """See :meth:`telecine.backends.Backend.decode`."""
         output = HostOutput(request)
         for ranges in split_at_resets(request.plan.ranges):
             _decode(request, ranges, output, _threads(request))

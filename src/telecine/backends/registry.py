@@ -41,12 +41,7 @@ def backend_names() -> list[str]:
 
 
 def get_backend(name: str) -> Backend:
-    """Return the backend of a name. It is created on first use.
-
-    Raises:
-        OptionsError: There is no backend of that name.
-        BackendUnavailable: The package that provides it is broken.
-    """
+    """Return the backend of a name. It is created on first use."""
     if name not in _instances:
         if name in BUILT_IN or name == "auto":
             module, attribute = BUILT_IN.get(name, _AUTO).split(":")
@@ -59,15 +54,7 @@ def get_backend(name: str) -> Backend:
 
 
 def prepare_backend(name: str, device: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Check that a backend works here, with this device and these options, before anything is read.
-
-    Returns:
-        The options, complete with their defaults.
-
-    Raises:
-        OptionsError: An option or its value is not allowed, or the backend cannot put frames on such a device.
-        BackendUnavailable: The backend does not work on this machine, or there is no such device.
-    """
+    """Check that a backend works with this device and these options. Return the options with their defaults."""
     backend = get_backend(name)
     declared = backend.options
     if declared is not None:

@@ -60,7 +60,6 @@ class TorchCodecBackend(Backend):
     tolerances: Mapping[str, int] = {"size": 12}
 
     def status(self) -> BackendStatus:
-        """See :meth:`telecine.backends.Backend.status`."""
         try:
             import torchcodec
             import torchcodec.decoders
@@ -70,20 +69,17 @@ class TorchCodecBackend(Backend):
         return self.make_status(str(torchcodec.__version__))
 
     def check_device(self, device: str, options: Mapping[str, Any]) -> None:
-        """See :meth:`telecine.backends.Backend.check_device`."""
         super().check_device(device, options)
         if device != "cpu":
             check_gpu(device, "torch")
 
     def memory_cost(self, request: DecodeRequest) -> MemoryCost:
-        """See :meth:`telecine.backends.Backend.memory_cost`. The CPU decodes what the GPU cannot."""
         remuxed = MemoryCost(request.packet_bytes)
         if request.device == "cpu":
             return request.cpu_cost(_threads(request) or usable_cores()) + remuxed
-        return request.gpu_cost() + request.cpu_cost(1) + remuxed
+        return request.gpu_cost() + request.cpu_cost(1) + remuxed  # the CPU decodes what the GPU cannot
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        """See :meth:`telecine.backends.Backend.decode`."""
         decoder = _PlanDecoder(request)
         decoder.decode()
         return decoder.output.decoded(tuple(sorted(decoder.notes)))

@@ -26,15 +26,8 @@ def unreliable_targets(
 
     Damage spreads in decode order up to the next closed random access point, unless no other picture refers to the
     damaged one. Damage before an open random access point reaches only its leading pictures.
-
-    Args:
-        index: packet index of the video.
-        ranges: decode ranges that were fed in one decode pass.
-        lost: ordinals of packets that gave no frame or a damaged one.
-        gaps: ordinals of packets before which packets are missing, according to the bitstream.
-
-    Returns:
-        Packet ordinals of the unreliable targets.
+    The ranges are one decode pass; ``lost`` are packets that gave no frame or a damaged one, and ``gaps`` those before
+    which packets are missing according to the bitstream.
     """
     tracker = DamageTracker(index)
     unreliable: set[int] = set()
@@ -64,11 +57,7 @@ class DamageTracker:
     def is_unreliable(self, packet: int, is_lost: bool, has_gap: bool, has_bitstream_gap: bool) -> bool:
         """Return True if the next packet, in decode order, is lost or was decoded from something lost or missing.
 
-        Args:
-            packet: its ordinal.
-            is_lost: True if it is required, and gave no frame or a damaged one.
-            has_gap: True if packets before it are missing, according to the index.
-            has_bitstream_gap: True if packets before it are missing, according to the bitstream.
+        Packets before it are missing according to the index (``has_gap``) or to the bitstream.
         """
         index, access = self._index, self._index.random_access[packet]
         if access:
@@ -84,16 +73,7 @@ class DamageTracker:
 def leads_across_gap(
     index: PacketIndex, packets: npt.NDArray[np.int64], has_gap: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """Return which packets are leading pictures that may refer to packets missing before their random access point.
-
-    Args:
-        index: packet index of the video.
-        packets: ``int64 [N]`` ordinals of one or more decode ranges, ascending.
-        has_gap: ``bool [N]`` True if packets may be missing before this one.
-
-    Returns:
-        ``bool [N]``.
-    """
+    """Return which packets are leading pictures that may refer to packets missing before their random access point."""
     access = index.random_access[packets]
     point = np.maximum.accumulate(np.where(access > 0, np.arange(len(access)), 0))
     across: npt.NDArray[np.bool_] = index.leading[packets] & has_gap[point] & (access[point] == int(RandomAccess.OPEN))

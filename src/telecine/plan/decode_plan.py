@@ -37,11 +37,7 @@ def make_plan(index: PacketIndex, frames: npt.NDArray[np.int64], only_closed: bo
     A decode range starts at the last random access point from which its targets can be decoded; for a leading picture
     that is the point before its own. It ends at its last target, or at the second field of that. Between the two, all
     packets that another picture may refer to are fed, and of the disposable ones only the targets.
-
-    Args:
-        index: packet index of the video.
-        frames: ``int64 [N]`` wanted frame indices, each in ``[0, T)``; repeats and any order.
-        only_closed: True to start only at closed random access points, or at the first point of the video.
+    ``only_closed`` allows ranges to start only at closed random access points, or at the first point of the video.
     """
     rows: dict[int, list[int]] = {}
     for row, packet in enumerate(index.display_order[frames].tolist()):

@@ -17,16 +17,9 @@ def split_frames(index: PacketIndex, frames: npt.NDArray[np.int64], min_frames: 
 
     Each group but the first begins at a random access point in presentation order. Two neighbours then share no packet
     at a closed point. At an open point they share the point's own picture, and leading pictures that others refer to.
-
-    Args:
-        index: packet index of the video.
-        frames: ``int64 [N]`` wanted frame indices; repeats and any order.
-        min_frames: neighbouring groups are joined as long as they have no more frames than this together.
-        max_frames: at least ``min_frames``; a longer group is split between random access points. The packets before
-            the split are then in the plans of both groups.
-
-    Returns:
-        Slices of ``frames``, in order and without gaps. Frames that are out of order are split by count.
+    Neighbouring groups are joined up to ``min_frames`` together. A group of more than ``max_frames`` is split between
+    random access points, and the packets before the split are then in the plans of both. Frames out of order are split
+    by count.
     """
     count = len(frames)
     if (np.diff(frames) < 0).any():

@@ -39,9 +39,6 @@ class PacketReader:
 
         Packets that the index kept are taken from it. Otherwise the file is read again, after a seek to the first of
         them. Packets found there are compared with the index; if they differ, the file is read from its start.
-
-        Raises:
-            SourceError: the file has other packets than the index.
         """
         index = self.index
         palettes = list(index.palettes)
@@ -55,12 +52,7 @@ class PacketReader:
             yield ordinal, packet
 
     def read_in_band(self, ordinals: npt.NDArray[np.int64]) -> Iterator[tuple[int, Packet[Any]]]:
-        """Yield as :meth:`read`, with out-of-band parameter sets prepended, for decoders that accept extradata once.
-
-        Raises:
-            UnsupportedVideoError: the parameter sets cannot be written into the packets of this codec.
-            SourceError: as :meth:`read`.
-        """
+        """Yield as :meth:`read`, with out-of-band parameter sets prepended, for decoders that accept extradata once."""
         import av
 
         for ordinal, packet in self.read(ordinals):

@@ -65,13 +65,8 @@ def split_at_closed_points(
 ) -> list[DecodeRange]:
     """Split a range at its closed random access points into ranges that can be decoded independently.
 
-    Ranges without a target are dropped, and so are the packets after the last target of each range.
-
-    Args:
-        index: packet index of the video.
-        range_: the range to split.
-        min_packets: a split is made only if the range before it keeps at least this many packets.
-        keep_all: True to drop nothing, for ranges that are fed one after another.
+    Ranges without a target are dropped, and so are the packets after the last target of each range,
+    unless ``keep_all``. A split is made only if the range before it keeps at least ``min_packets``.
     """
     bounds = [0]
     for position in closed_points(index, range_.packets).tolist():
@@ -112,13 +107,7 @@ def find_undecodable_targets(
 ) -> set[int]:
     """Find by bisection which targets cannot be decoded by a library that returns nothing if any frame fails.
 
-    Args:
-        index: packet index of the video.
-        range_: a range without a closed random access point inside it, so that all targets after a failure fail too.
-        decode: decodes a range. Returns True if it decoded all targets.
-
-    Returns:
-        Ordinals of the targets that failed.
+    The range has no closed random access point inside, so all targets after a failure fail too.
     """
     failed: set[int] = set()
 

@@ -63,18 +63,7 @@ def encode_video(
     ticks: Callable[[int], int] = lambda number: number * _FRAME_TICKS,
     prepare: Callable[[Any], None] = lambda stream: None,
 ) -> bytes:
-    """Encode pictures with PyAV and return the file.
-
-    Args:
-        pictures: ``uint8 [H, W, 3]`` RGB.
-        container: FFmpeg's name of the container.
-        codec: FFmpeg's name of the encoder.
-        pixels: FFmpeg's name of the pixel format.
-        options: Options of the encoder.
-        muxer: Options of the muxer.
-        ticks: Presentation time of a picture by its number, in 1/15360 s.
-        prepare: Called with the stream before the first picture is encoded.
-    """
+    """Encode pictures, ``uint8 [H, W, 3]`` RGB, shown at ``ticks(number)`` in 1/15360 s, and return the file."""
     import av
 
     target = io.BytesIO()

@@ -30,13 +30,7 @@ class UnreadableNumber(ValueError):
 
 
 def paint(number: int, width: int, height: int) -> npt.NDArray[np.uint8]:
-    """Return a picture with a number on a moving texture, ``uint8 [H, W, 3]`` RGB.
-
-    Args:
-        number: 0 to :data:`MAX_NUMBER`.
-        width: Pixels, at least 80.
-        height: Pixels, at least 50.
-    """
+    """Return a picture with a number on a moving texture, ``uint8 [H, W, 3]`` RGB, at least 80x50 pixels."""
     y, x = np.mgrid[:height, :width]
     waves = [np.abs((a * x + b * y + c * number) % 96 - 48) for a, b, c in ((2, 3, -5), (3, -2, 7), (1, 1, 3))]
     picture: npt.NDArray[np.uint8] = (np.stack(waves, axis=-1) + 100).astype(np.uint8)
@@ -52,14 +46,7 @@ def draw_number(picture: npt.NDArray[np.uint8], number: int) -> npt.NDArray[np.u
 
 
 def read_number(picture: npt.NDArray[Any]) -> int:
-    """Read the number of a picture, at its own size or resized evenly to at least 48x32.
-
-    Args:
-        picture: ``uint8 [H, W, 3]`` RGB, upright.
-
-    Raises:
-        UnreadableNumber: The blocks are not clearly black and white, or the checksum is wrong.
-    """
+    """Read the number of a picture, at its own size or resized evenly to at least 48x32; ``uint8 [H, W, 3]``."""
     height, width = picture.shape[:2]
     bits: list[bool] = []
     for top, bottom, left, right in _blocks(width, height):

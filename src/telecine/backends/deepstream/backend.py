@@ -77,7 +77,6 @@ class DeepStreamBackend(Backend):
         self._has_warned = False
 
     def status(self) -> BackendStatus:
-        """See :meth:`telecine.backends.Backend.status`."""
         try:
             library = load_library()
             import torch
@@ -90,17 +89,14 @@ class DeepStreamBackend(Backend):
         return self.make_status(str(library.__version__))
 
     def check_device(self, device: str, options: Mapping[str, Any]) -> None:
-        """See :meth:`telecine.backends.Backend.check_device`."""
         super().check_device(device, options)
         if parse_device_index(device):
             raise BackendUnavailable(f"deepstream decodes on the first GPU, cuda:0; device is {device!r}")
 
     def memory_cost(self, request: DecodeRequest) -> MemoryCost:
-        """See :meth:`telecine.backends.Backend.memory_cost`."""
         return request.gpu_cost(on_host=request.device == "cpu")
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        """See :meth:`telecine.backends.Backend.decode`."""
         import torch
 
         _refuse_unsupported(request)

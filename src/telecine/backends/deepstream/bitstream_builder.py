@@ -95,14 +95,6 @@ def build_files(request: DecodeRequest, ranges: Iterable[DecodeRange], color_opt
     """Yield files, each with as many ranges as one decoder can decode in one call.
 
     Targets that are damaged, or whose number in output order is not known, are in no file.
-
-    Args:
-        request: determines where the packets are read.
-        ranges: results of :func:`plan_ranges`.
-        color_options: options of FFmpeg's bitstream filters ``h264_metadata`` and ``hevc_metadata``.
-
-    Raises:
-        UnsupportedVideoError: pictures are stored as two fields, or their parameter sets cannot be rewritten.
     """
     waiting: list[_ScannedRange] = []
     scanner = _RangeScanner(request, color_options)

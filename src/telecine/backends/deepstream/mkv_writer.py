@@ -33,14 +33,7 @@ class Block(NamedTuple):
 
 
 def write_mkv(codec: str, width: int, height: int, blocks: Sequence[Block]) -> bytes:
-    """Return the bytes of a Matroska file (RFC 9559).
-
-    Args:
-        codec: "h264" or "hevc".
-        width: of a picture, in pixels.
-        height: of a picture, in pixels.
-        blocks: the packets in decode order.
-    """
+    """Return the bytes of a Matroska file (RFC 9559) with these packets, given in decode order."""
     video = _element(0xE0, _element(0xB0, width) + _element(0xBA, height))
     track = _element(0xD7, 1) + _element(0x73C5, 1) + _element(0x83, 1) + _element(0x9C, 0)
     track += _element(0x23E383, STEP_MS * 1_000_000) + _element(0x86, _CODECS[codec]) + video

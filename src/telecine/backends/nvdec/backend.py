@@ -66,7 +66,6 @@ class NvdecBackend(Backend):
         }
 
     def status(self) -> BackendStatus:
-        """See :meth:`telecine.backends.Backend.status`."""
         try:
             nvdec = load_extension()
         except ImportError as error:
@@ -78,7 +77,6 @@ class NvdecBackend(Backend):
             return self.make_status(None, str(error.args[0]))
 
     def check_device(self, device: str, options: Mapping[str, Any]) -> None:
-        """See :meth:`telecine.backends.Backend.check_device`."""
         super().check_device(device, options)
         out = options["out"]
         if device != "cpu":
@@ -87,15 +85,12 @@ class NvdecBackend(Backend):
             raise OptionsError(f'out is {out!r}, but device is "cpu"; choose device="cuda" or out="numpy"')
 
     def decodes_on_cpu(self, device: str) -> bool:
-        """See :meth:`telecine.backends.Backend.decodes_on_cpu`."""
         return False
 
     def memory_cost(self, request: DecodeRequest) -> MemoryCost:
-        """See :meth:`telecine.backends.Backend.memory_cost`."""
         return request.gpu_cost(on_host=_array_kind(request) == "numpy")
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        """See :meth:`telecine.backends.Backend.decode`."""
         nvdec = load_extension()
         kind = _array_kind(request)
         device = parse_device_index(request.device)

@@ -79,17 +79,10 @@ def _read(request: DecodeRequest, ranges: list[DecodeRange]) -> Batch:
 def _packet_flags(
     index: PacketIndex, packets: npt.NDArray[np.int64], required: npt.NDArray[np.bool_], starts: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.uint8]:
-    """Return the engine's flags of packets in decode ranges.
-
-    Args:
-        index: of the video.
-        packets: ordinals, ascending.
-        required: the ranges' ``required``, concatenated.
-        starts: positions in ``packets`` at which a range starts. Packets missing in front of it do not matter.
-    """
+    """Return the engine's flags of packets in decode ranges that start at these positions in ``packets``."""
     access, leading = index.random_access[packets], index.leading[packets]
     gap = index.has_gap_before(packets) & index.exact_random_access
-    gap[starts] = False
+    gap[starts] = False  # packets missing in front of a range do not matter
     flags = np.zeros(len(packets), np.uint8)
     flags[access == RandomAccess.CLOSED] |= _CLOSED
     flags[access == RandomAccess.OPEN] |= _OPEN

@@ -45,7 +45,6 @@ class PyAVBackend(Backend):
     }
 
     def status(self) -> BackendStatus:
-        """See :meth:`telecine.backends.Backend.status`."""
         try:
             import av
         except ImportError as error:
@@ -53,22 +52,18 @@ class PyAVBackend(Backend):
         return self.make_status(av.__version__)
 
     def check_device(self, device: str, options: Mapping[str, Any]) -> None:
-        """See :meth:`telecine.backends.Backend.check_device`."""
         super().check_device(device, options)
         if device != "cpu":
             check_gpu(device, "auto")
 
     def decodes_on_cpu(self, device: str) -> bool:
-        """See :meth:`telecine.backends.Backend.decodes_on_cpu`. Frames for a GPU are uploaded."""
-        return True
+        return True  # frames for a GPU are uploaded
 
     def memory_cost(self, request: DecodeRequest) -> MemoryCost:
-        """See :meth:`telecine.backends.Backend.memory_cost`."""
         uploaded = 0 if request.device == "cpu" else request.output_bytes
         return request.cpu_cost(_threads(request)) + MemoryCost(0, uploaded)
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        """See :meth:`telecine.backends.Backend.decode`."""
         buffer = HostOutput(request, planar=request.layout == "NCHW")
         progress = DecodeProgress(request.deadline, request.plan.packets_fed)
         first, second = (_RangeDecoder(request, each, progress) for each in (buffer, buffer.share()))
@@ -80,7 +75,6 @@ class PyAVBackend(Backend):
         return _move_to_device(replace(buffer.decoded(), seconds=seconds), request)
 
     def decode_chunks(self, request: DecodeRequest, chunk_frames: int) -> Iterator[Decoded]:
-        """See :meth:`telecine.backends.Backend.decode_chunks`. One decoder stays open from chunk to chunk."""
         if (np.diff(request.plan.frames) < 0).any():
             yield from super().decode_chunks(request, chunk_frames)
             return

@@ -96,11 +96,9 @@ class ChunkDecoder:
     def _decode(
         self, ranges: list[DecodeRange], threads: int, is_repeated: bool = False
     ) -> Generator[Decoded, None, int | None]:
-        """Decode ranges without resetting the decoder in between, and yield the chunks that become complete.
+        """Decode ranges in one pass, and yield the chunks that become complete.
 
-        Returns:
-            The number of the first range with a packet that was not settled when damage was found; None if nothing was
-            damaged, or if ``is_repeated``.
+        If something is damaged, stop and return the number of the first range that is not settled.
         """
         decode_pass = DecodePass(self._request, self._decoder.restart(threads))
         tracker = DamageTracker(self._index)

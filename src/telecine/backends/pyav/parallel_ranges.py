@@ -33,11 +33,7 @@ class DecodeProgress:
         self._is_cancelled = False
 
     def step(self) -> None:
-        """Record that a packet is about to be fed.
-
-        Raises:
-            TelecineError: see :meth:`Deadline.check`; or the other decoder has failed.
-        """
+        """Record that a packet is about to be fed. Raises if the deadline or the other decoder says so."""
         with self._lock:  # the progress callback is the user's code: it is called by one thread at a time
             if self._is_cancelled:
                 raise Cancelled("another decoder of this request has failed")
@@ -98,20 +94,8 @@ def decode_in_parallel(
 ) -> list[bool]:
     """Decode ranges with two decoders, each taking the longest one left whenever it is free.
 
-    The second decoder is used and closed in a thread of its own, which has ended on return in any case.
-
-    Args:
-        ranges: at least one.
-        decoders: decode a range. Return True if nothing was damaged. The first works in this thread, and starts with
-            the longest range.
-        progress: cancelled when one of them fails.
-        close_second: releases the second decoder; called in its thread.
-
-    Returns:
-        What the decoders returned for each range.
-
-    Raises:
-        BaseException: the first exception of a decoder or of a signal handler.
+    The first works in this thread and starts with the longest range. The second decoder is used and closed in a thread
+    of its own, which has ended on return in any case. The result says which ranges were decoded without damage.
     """
     intact = [False] * len(ranges)
     longest, *others = sorted(range(len(ranges)), key=lambda number: -len(ranges[number].packets))

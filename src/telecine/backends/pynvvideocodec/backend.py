@@ -65,7 +65,6 @@ class PyNvVideoCodecBackend(Backend):
         self._decoders = DecoderPool()
 
     def status(self) -> BackendStatus:
-        """See :meth:`telecine.backends.Backend.status`."""
         try:
             library = _library()
         except BackendUnavailable as error:
@@ -77,18 +76,15 @@ class PyNvVideoCodecBackend(Backend):
         return self.make_status(installed)
 
     def check_device(self, device: str, options: Mapping[str, Any]) -> None:
-        """See :meth:`telecine.backends.Backend.check_device`."""
         super().check_device(device, options)
         if device != "cpu":
             load_extension()  # its kernel converts the pictures
             check_gpu(device, "auto")
 
     def memory_cost(self, request: DecodeRequest) -> MemoryCost:
-        """See :meth:`telecine.backends.Backend.memory_cost`."""
         return request.gpu_cost(on_host=request.device == "cpu")
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        """See :meth:`telecine.backends.Backend.decode`."""
         library = _library()
         _refuse_unsupported(request)
         output: _Output = HostSurfaceOutput(request) if request.device == "cpu" else GpuSurfaceOutput(request)

@@ -25,11 +25,7 @@ _log = logging.getLogger("telecine.backends.pynvvideocodec.backend")
 
 
 class LibraryFailure(Exception):
-    """The library raised an exception. The state of its decoder is unknown after that, so it is not used again.
-
-    Args:
-        error: the exception. The library's exceptions have no base class in common but Exception.
-    """
+    """The library raised an exception. The state of its decoder is unknown after that, so it is not used again."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(" ".join(str(error).split())[:_MAX_REASON_LENGTH] or type(error).__name__)
@@ -37,18 +33,7 @@ class LibraryFailure(Exception):
 
 
 class DecoderSession:
-    """One hardware decoder, which outlives requests. Not thread-safe.
-
-    Args:
-        library: the module.
-        key: the properties of the streams that it can decode.
-        arguments: of the library's function.
-
-    Raises:
-        UnsupportedVideoError: the GPU has no decoder for the codec or the pixel format.
-        OverloadedError: the GPU has no memory left.
-        BackendUnavailable: the library cannot create one for another reason.
-    """
+    """One hardware decoder, which outlives requests. Not thread-safe."""
 
     def __init__(self, library: ModuleType, key: tuple[Any, ...], arguments: dict[str, Any]) -> None:
         self.key = key
@@ -71,13 +56,7 @@ class DecoderSession:
     def decode(self, data: bytes, pts: int) -> list[tuple[int, Any]]:
         """Feed a packet. Return (pts, frame) in display order; frames are valid until the next call.
 
-        Args:
-            data: as returned by :class:`telecine.bitstream.annexb.AnnexBConverter`.
-            pts: identifies the packet's frame. It must ascend in display order, else the driver's parser exchanges
-                the pts of frames.
-
-        Raises:
-            LibraryFailure: the library has failed.
+        The pts must ascend in display order, else the driver's parser exchanges those of frames.
         """
         packet = self._library.PacketData()
         packet.pts = self._first_pts + pts
@@ -140,13 +119,7 @@ class DecoderPool:
     def session(
         self, key: tuple[Any, ...], create: Callable[[], DecoderSession], new: bool = False
     ) -> Iterator[DecoderSession]:
-        """Lend a session for one stream, which the caller drains. It is kept unless the block raises.
-
-        Args:
-            key: an idle session with an equal key can be reused.
-            create: creates a session.
-            new: do not reuse an idle one.
-        """
+        """Lend a session for one stream, which the caller drains. It is kept unless the block raises."""
         with self._lock:
             session = None if new else next((idle for idle in reversed(self._idle) if idle.key == key), None)
             if session is not None:

@@ -58,11 +58,7 @@ class Surface:
 
 
 def locate_surface(request: DecodeRequest, frame: Any) -> Surface:
-    """Return the memory of a frame of the library.
-
-    Raises:
-        UnsupportedVideoError: the pixel format has no conversion, or the picture is larger than ``request.max_pixels``.
-    """
+    """Return the memory of a frame of the library, which must not be larger than ``request.max_pixels``."""
     name = str(frame.format).rpartition(".")[2]
     if name not in _FORMATS:
         raise UnsupportedVideoError(f"pynvvideocodec: there is no conversion from its pixel format {name}")
@@ -144,14 +140,7 @@ class HostSurfaceOutput(HostOutput):
 
 
 class GpuSurfaceOutput:
-    """Frames on a GPU, converted by the kernel of the NVDEC engine from pictures there. Not thread-safe.
-
-    Args:
-        request: determines the number of rows and the size of the frames.
-
-    Raises:
-        BackendUnavailable: the extension is missing, or there is no such device.
-    """
+    """Frames on a GPU, converted by the kernel of the NVDEC engine from pictures there. Not thread-safe."""
 
     on_gpu = True
 

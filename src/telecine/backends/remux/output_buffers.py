@@ -37,7 +37,6 @@ class _RgbGeometry(Geometry):
     subsampling: str = ""
 
     def filters(self, planar: bool = False) -> list[tuple[str, str]]:
-        """See :meth:`telecine.pixels.geometry.Geometry.filters`."""
         if not self.subsampling:
             return super().filters(planar)
         back = [("scale", "flags=area+accurate_rnd+full_chroma_inp"), ("format", f"pix_fmts={self.subsampling}")]
@@ -72,13 +71,7 @@ def size_notes(sizes: Collection[tuple[int, int]]) -> tuple[str, ...]:
 
 
 class HostOutput:
-    """Frames in host memory. Not thread-safe; see :meth:`share`.
-
-    Args:
-        request: determines the number of rows, and how pictures become frames.
-        memory: ``uint8 [N, H, W, 3]`` to fill; allocated if None.
-        planar: True to allocate memory in the order ``[N, 3, H, W]``, of which :attr:`data` is a view.
-    """
+    """Frames in host memory, of the order ``[N, 3, H, W]`` if planar. Not thread-safe; see :meth:`share`."""
 
     data: npt.NDArray[np.uint8]
     """``uint8 [N, H, W, 3]`` RGB."""
@@ -111,13 +104,7 @@ class HostOutput:
         return self._keeps_shape and shape == self._stored
 
     def write(self, rows: tuple[int, ...], picture: npt.NDArray[np.uint8], layout: str = "rgb24") -> None:
-        """Fill rows from a picture that is 8-bit RGB already.
-
-        Args:
-            rows: rows that get this frame.
-            picture: ``uint8 [h, w, 3]`` as stored.
-            layout: order of its channels, "rgb24" or "bgr24".
-        """
+        """Fill rows from a picture as stored, ``uint8 [h, w, 3]``, of layout "rgb24" or "bgr24"."""
         if self.is_frame_shape(picture.shape) and layout == "rgb24":
             self.data[rows[0]] = picture
         else:
@@ -186,10 +173,6 @@ class TorchOutput:
 
     Pictures are turned on the GPU. They are resized on the CPU, because torch has no filter that follows the rule of
     :mod:`telecine.pixels.geometry`.
-
-    Args:
-        request: see :class:`HostOutput`.
-        device: device of the tensor.
     """
 
     def __init__(self, request: DecodeRequest, device: torch.device) -> None:

@@ -91,16 +91,7 @@ class RemuxedFile:
 
 
 def remux(reader: PacketReader, ranges: tuple[DecodeRange, ...], deadline: Deadline) -> RemuxedFile:
-    """Write the packets of some decode ranges into a container file in memory.
-
-    Args:
-        reader: packet reader of the video.
-        ranges: ranges of one decode pass; of several only for a library that can be told to seek in between.
-        deadline: checked while packets are read.
-
-    Raises:
-        UnsupportedVideoError: the container cannot hold this codec.
-    """
+    """Write the packets of one decode pass into a file in memory; of more if the library can be told to seek."""
     import av
 
     demuxer, index = reader.demuxer, reader.index
