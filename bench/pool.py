@@ -1,18 +1,18 @@
-"""Measures many requests at once: throughput and memory, short clips beside a long one, and ten thousand mixed clips.
+"""Benchmark of telecine.Pool: throughput, memory, short clips beside a long one, and ten thousand mixed clips.
 
-    python bench/pool.py                                   all of it: about an hour on two cores, most of it the soak
-    python bench/pool.py --parts throughput,mixed          some of it; what the results file has of the others stays
-    python bench/pool.py --rounds 1 --seconds 2 --decodes 220    a look whether it works
+    python bench/pool.py                                   everything: about an hour on two cores, mostly the soak
+    python bench/pool.py --parts throughput,mixed          some parts; the results file keeps those of the others
+    python bench/pool.py --rounds 1 --seconds 2 --decodes 220    a short test of the benchmark itself
 
-Throughput: sixteen callers ask for 8 frames of a 13 s 1080p H.264 clip, again and again. The pool is compared with
-fixed numbers of threads and decoder threads, of which a search picks the best three, and with vLLM's arrangement: 8
-loader threads, each with OpenCV and its default threads. They are timed in turns. The pool's packet index cache is off,
-since it knows the clip after the first request. Memory: what a process takes for sixteen such requests at once. Mixed:
-a stream of 1 s clips alone, and then beside one 60-minute clip of which 768 frames are wanted, by the same caller and
-by another. Soak: good and bad clips over 16 threads, each compared with what one thread gives, watching memory, threads
-and descriptors.
+Throughput: sixteen callers load 8 frames of a 13 s 1080p H.264 clip repeatedly. The pool is compared with fixed numbers
+of threads and decoder threads, of which a search picks the best three, and with the setup of vLLM: 8 loader threads,
+each with OpenCV and its default threads. All are timed alternately. The packet index cache is off, because it would
+have the clip after the first request. Memory: the peak of a process with sixteen such requests at once. Mixed: latency
+of 1 s clips alone, and beside a 60-minute clip of which 768 frames are decoded, for the same caller and for another.
+Soak: good and bad clips over 16 threads. Each result is compared with that of a single thread, and memory, threads and
+descriptors must not grow.
 
-The result goes to results/pool-MACHINE.json; pool_table.py makes the table of docs/pool.md from it.
+The results are written to results/pool-MACHINE.json. pool_table.py makes the table of docs/pool.md from them.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ TARGETS = {
     "p99_over_p50": 2.5,
     "short_p50_ratio": 2.0,
 }
-_GIVEN_UP = 120.0
+_GIVE_UP_SECONDS = 120.0
 """Seconds after which a request of the soak counts as hanging."""
 _PAUSING = {"same caller": "short", "another caller": "long"}
-"""Whose the long clip is, where the stream of short ones pauses between them."""
-_GROWTH_MB, _MORE = 16, 4
-"""What memory, and threads or descriptors, may grow by over the second half of the soak."""
+"""Caller of the long clip in the cases in which the short requests pause between each other."""
+_GROWTH_MB, _GROWTH_COUNT = 16, 4
+"""Allowed growth of memory, and of threads or descriptors, in the second half of the soak."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, and write the results file."""
+    """Run the benchmark and write the results file."""
     parser = argparse.ArgumentParser(description="Measure many requests at once.")
     parser.add_argument("--parts", default="throughput,memory,mixed,soak", help="which, with commas")
     parser.add_argument("--rounds", type=int, default=5, help="turns of every contender (5)")
@@ -124,7 +124,7 @@ def _timed(run: Callable[[], Any]) -> tuple[float, float]:
 
 
 def throughput(rounds: int) -> dict[str, Any]:
-    """Clips per second of the pool, the best fixed setting, and vLLM's arrangement."""
+    """Measure clips per second of the pool, of the best fixed setting, and of the setup of vLLM."""
     path = _case("h264")
     latencies: list[float] = []
     total = 2 * CALLERS
@@ -191,7 +191,7 @@ def throughput(rounds: int) -> dict[str, Any]:
 
 
 def _fixed_settings(cores: int) -> list[tuple[int, int]]:
-    """Threads and decoder threads of each, from as many as there are cores to eight times that."""
+    """Return numbers of threads and of decoder threads whose product is one to eight times the number of cores."""
     counts = (1, 2, 3, 4, 6, 8, 12, 16)
     return [(w, t) for w in counts for t in counts if cores <= w * t <= 8 * cores and t <= 2 * cores + 2]
 
@@ -205,7 +205,7 @@ def _percentile(values: list[float], share: float) -> float:
 
 
 def memory() -> dict[str, Any]:
-    """Peak of a process whose pool has sixteen requests, beyond what it had before."""
+    """Measure the peak memory that sixteen requests add to a process."""
     path = _case("h264")
     done = subprocess.run(
         [sys.executable, __file__, "--memory-worker", str(path)], capture_output=True, text=True, check=True
@@ -235,7 +235,7 @@ def _peak_kb() -> int:
 
 
 def mixed(seconds: float) -> dict[str, Any]:
-    """Latency of short clips alone, and beside a long one."""
+    """Measure the latency of short clips alone, and beside a long one."""
     short, long = _case("h264-1s"), _long_clip()
     found: dict[str, Any] = {}
 
@@ -253,13 +253,13 @@ def mixed(seconds: float) -> dict[str, Any]:
         ("another caller, no pause", "long", 0.0),
     ):
         alone, index, decode, progress = [], [], [], []
-        for _ in range(2):  # in turns, for the machine's other work
+        for _ in range(2):  # alternately, because of other load on the machine
             with Pool() as pool:
                 stream(pool, pause, _for(1.0))
                 alone += stream(pool, pause, _for(seconds))
                 future = pool.submit(long, num_frames=768, size=224, caller=caller)
                 (job,) = pool._workers.jobs
-                index += stream(pool, pause, partial(_makes_its_index, job, time.monotonic() + _GIVEN_UP))
+                index += stream(pool, pause, partial(_reads_its_index, job, time.monotonic() + _GIVE_UP_SECONDS))
                 held, started = job.task.run_seconds, time.monotonic()
                 decode += stream(pool, pause, _for(seconds))
                 progress.append((job.task.run_seconds - held) / (time.monotonic() - started))
@@ -270,7 +270,7 @@ def mixed(seconds: float) -> dict[str, Any]:
             "beside_its_index": _latencies(index),
             "beside_its_decode": _latencies(decode),
             "short_p50_ratio": round(statistics.median(index + decode) / statistics.median(alone), 2),
-            "long_had_its_turn": round(statistics.median(progress), 2),
+            "long_had_cores": round(statistics.median(progress), 2),
         }
     # two callers who never stop share the machine, so that half of it is all there is for either
     met = all(one["short_p50_ratio"] <= TARGETS["short_p50_ratio"] for name, one in found.items() if name in _PAUSING)
@@ -282,7 +282,7 @@ def _for(seconds: float) -> Callable[[], bool]:
     return lambda: time.monotonic() < end
 
 
-def _makes_its_index(job: Job, until: float) -> bool:
+def _reads_its_index(job: Job, until: float) -> bool:
     return not job.task.is_decoding and time.monotonic() < until
 
 
@@ -300,22 +300,22 @@ Expected: TypeAlias = "np.ndarray[Any, Any] | type[BaseException]"
 
 
 def soak(decodes: int) -> dict[str, Any]:
-    """Good and bad clips over sixteen threads. Every bad one must fail as itself, and nothing may be left behind."""
+    """Load good and bad clips from sixteen threads. Each must give its own frames or error, and nothing may leak."""
     kinds = _kinds()
     expected: list[Expected] = [_answer(lambda kind=kind: load(kind[0], **kind[1])) for kind in kinds]
     wrong: list[str] = []
 
     def one(pool: Pool, i: int) -> None:
         source, options = kinds[i % len(kinds)]
-        got = _answer(lambda: pool.submit(source, **options).result(_GIVEN_UP))
+        got = _answer(lambda: pool.submit(source, **options).result(_GIVE_UP_SECONDS))
         right = expected[i % len(kinds)]
         same = np.array_equal(got, right) if isinstance(got, np.ndarray) else got is right
         if not same:
             wrong.append(f"request {i}, kind {i % len(kinds)}: {got if isinstance(got, type) else 'other frames'}")
 
     started, states = time.perf_counter(), []
-    # a small cache, which is full soon: what grows after that is a leak
-    with Pool(cache=2 * MB) as pool, ThreadPoolExecutor(CALLERS) as callers:
+    # a small cache is full soon: growth after that is a leak
+    with Pool(cache=2 * MB, hash_content=True) as pool, ThreadPoolExecutor(CALLERS) as callers:
         counter = itertools.count()
         for _ in range(10):
             list(callers.map(lambda _: one(pool, next(counter)), range(decodes // 10)))
@@ -323,7 +323,7 @@ def soak(decodes: int) -> dict[str, Any]:
         left = pool.status()
     grown = {name: states[-1][name] - states[4][name] for name in states[-1]}
     held = {"running": left.running, "queued": left.queued, "stuck": left.stuck, "leased": left.memory_leased}
-    few = grown["threads"] <= _MORE and grown["descriptors"] <= _MORE
+    few = grown["threads"] <= _GROWTH_COUNT and grown["descriptors"] <= _GROWTH_COUNT
     return {
         "decodes": decodes // 10 * 10,
         "seconds": round(time.perf_counter() - started, 1),
@@ -339,7 +339,7 @@ def soak(decodes: int) -> dict[str, Any]:
 
 
 def _kinds() -> list[tuple[Any, dict[str, Any]]]:
-    """Sources with the options of their requests, in the order in which they come again and again."""
+    """Return the sources of the soak with their options, in the order in which they repeat."""
     video = _case("h264-1s").read_bytes()
     small = cases.cache_folder() / "pool-small.mp4"
     if not small.exists():
@@ -370,7 +370,7 @@ def _kinds() -> list[tuple[Any, dict[str, Any]]]:
 
 
 def _answer(ask: Callable[[], telecine.Frames]) -> Expected:
-    """The frames that came out, or the class of the error."""
+    """Return the frames, or the class of the error."""
     try:
         return ask().numpy()
     except (TelecineError, FutureTimeout) as error:

@@ -1,4 +1,4 @@
-"""Makes the table of docs/pool.md from a results file of bench/pool.py.
+"""Write the table of docs/pool.md from a results file of bench/pool.py.
 
 python bench/pool_table.py [RESULTS.json...]     results/pool-*.json when none is named
 """
@@ -20,12 +20,12 @@ BEGIN, END = "<!-- pool table: begin (bench/pool_table.py writes between these l
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Rewrite the page between its markers."""
+    """Rewrite the table on the page."""
     return rewrite(PAGE, (BEGIN, END), "pool-*.json", table, argv)
 
 
 def table(results: dict[str, Any]) -> str:
-    """All that one results file says, as Markdown."""
+    """Return the contents of a results file as a Markdown table."""
     machine, parts = results["machine"], [name for name in _ROWS if name in results]
     when = ", ".join(dict.fromkeys(results[name]["date"][:10] for name in parts))
     software = f"Python {machine['python']}, PyAV {results['versions']['av']}"
@@ -49,13 +49,13 @@ def _throughput(found: dict[str, Any], targets: dict[str, float]) -> Iterator[Ro
         _verdict(found["ratio_to_best_fixed"] >= targets["ratio_to_best_fixed"]),
     )
     yield (
-        "the same against vLLM's arrangement (8 threads, each with OpenCV)",
+        "the same against the setup of vLLM (8 threads, each with OpenCV)",
         f"{found['ratio_to_vllm']:.2f} ({speed['pool']:.2f} : {speed['vllm']:.2f})",
         f"at least {targets['ratio_to_vllm']}",
         _verdict(found["ratio_to_vllm"] >= targets["ratio_to_vllm"]),
     )
     yield (
-        "processor seconds for a clip: pool, best fixed setting, vLLM's arrangement",
+        "processor seconds for a clip: pool, best fixed setting, setup of vLLM",
         ", ".join(f"{work[name]:.2f}" for name in ("pool", found["best_fixed"], "vllm")),
         "",
         "",
@@ -85,7 +85,7 @@ def _mixed(found: dict[str, Any], targets: dict[str, float]) -> Iterator[Row]:
         yield (
             f"p50 of a stream of 1 s clips beside a 60-minute clip (768 frames), against alone: {name}",
             f"{one['short_p50_ratio']:.2f} (p95 {alone['p95']:.2f} s alone, {beside['p95']:.2f} s beside; the long one "
-            f"had {one['long_had_its_turn']:.0%} of the time)",
+            f"had {one['long_had_cores']:.0%} of the time)",
             "half of the machine" if "no pause" in name else f"at most {targets['short_p50_ratio']:g}",
             "" if "no pause" in name else _verdict(one["short_p50_ratio"] <= targets["short_p50_ratio"]),
         )
