@@ -28,6 +28,8 @@ _MAX_WAIT = 3 * _TIME_SLICE
 _FAIRNESS_SECONDS = 2 * _TIME_SLICE
 """Seconds of the whole machine that callers may differ by. With less, every short request of a busy caller would wait
 for a moment of another caller's long one."""
+_FINISH_SECONDS = 2.0
+"""A running task with less work left than this, and less than another caller's task, is finished first."""
 _SHORTER_FACTOR = 4
 """A task preempts another one that has more than this many times its work left."""
 _MIN_FRACTION = 0.1
@@ -233,7 +235,8 @@ class Scheduler:
         difference = self._excess_usage(task.caller) - self._excess_usage(running.caller)
         if difference == 0:
             return _is_clearly_shorter(task, running)
-        return difference < 0 and running.remaining_seconds() > _TIME_SLICE
+        finish_first = max(_TIME_SLICE, min(task.remaining_seconds(), _FINISH_SECONDS))
+        return difference < 0 and running.remaining_seconds() > finish_first
 
     def _update_usage(self, now: float) -> None:
         for task in self.running:
@@ -243,11 +246,11 @@ class Scheduler:
             task._since = now
 
     def _add_caller(self, caller: Hashable) -> None:
-        """Start to account for a caller. One that was idle is put ahead by one step of fairness at most."""
+        """Start to account for a caller. One that was idle is put ahead by two steps of fairness at most."""
         active = {task.caller for task in (*self.waiting, *self.running)}
         if caller in active:
             return
         if not active or len(self._used) > _MAX_IDLE_CALLERS:
             self._used = {name: self._used[name] for name in active}
         least = min((self._used[name] for name in active), default=0.0)
-        self._used[caller] = max(self._used.get(caller, 0.0), least - _FAIRNESS_SECONDS)
+        self._used[caller] = max(self._used.get(caller, 0.0), least - 2 * _FAIRNESS_SECONDS)
