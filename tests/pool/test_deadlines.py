@@ -227,7 +227,7 @@ def test_cancelling_while_waiting_for_a_core_after_the_fetch(path, gate):
 
 
 def test_cancelling_while_waiting_for_memory(pool, path, gate):
-    budget = pool._workers.config.memory
+    budget = pool._workers.config.memory - MB  # the index keeps some packets
     first = pool.submit(path, indices=[1], backend="costly", host=budget, threads=1, do=gate)
     gate.wait_for(1)
     second = pool.submit(path, backend="costly", host=budget)
