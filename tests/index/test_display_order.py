@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import threading
+
 import numpy as np
 import pytest
 
@@ -9,7 +12,8 @@ from support.clips import CLIPS
 from telecine.container.demuxer import Demuxer
 from telecine.container.timestamps import NO_TIME
 from telecine.deadline import Deadline
-from telecine.index.display_order import display_positions, order_conflicts, output_positions
+from telecine.index import display_order
+from telecine.index.display_order import PacketTimes, display_positions, order_conflicts, output_positions
 from telecine.index.packet_index import read_index
 from telecine.limits import Limits
 from telecine.source.source import open_source
@@ -54,3 +58,14 @@ def test_order_conflicts_are_the_packets_at_different_positions() -> None:
     orders = {0: (0, 0), 1: (0, 4), 2: (0, 2), 3: (0, 6)}
     assert order_conflicts({0: 0, 1: 2, 2: 1, 3: 3}, orders) == set()
     assert order_conflicts({0: 0, 1: 1, 2: 2, 3: 3}, orders) == {1, 2}
+
+
+def test_two_threads_check_the_timestamps_of_two_videos_at_the_same_time(monkeypatch):
+    """A lock around the check would also block the child of a fork for ever, if another thread held it."""
+    both = threading.Barrier(2)
+    monkeypatch.setattr(display_order, "are_usable_timestamps", lambda pts: both.wait(20) >= 0)
+    empty = np.empty(0, np.int64)
+    videos = [PacketTimes(empty, empty, empty > 0, empty, empty, empty > 0, False, None) for _ in range(2)]
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(lambda video: video.has_plausible_pts, videos)) == [True, True]
+    assert videos[0].has_plausible_pts  # known: the check is not made again

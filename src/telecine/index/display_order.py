@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,25 @@ __all__ = ["DisplayTimes", "PacketTimes", "display_positions", "display_times", 
 # signal handler raises there.
 _Ticks = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
+_Value = TypeVar("_Value")
+
+
+class _lazy(Generic[_Value]):
+    """Attribute that is computed on first use.
+
+    ``functools.cached_property`` of Python 3.11 holds one lock for all instances while it computes: threads would wait
+    for each other, and the child of a fork for a thread that does not exist there.
+    """
+
+    def __init__(self, function: Callable[[Any], _Value]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __get__(self, instance: Any, owner: type) -> _Value:
+        if instance is None:
+            raise AttributeError("read it from an instance")
+        value = instance.__dict__[self._function.__name__] = self._function(instance)
+        return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +60,7 @@ class PacketTimes:
     output_positions: _Ticks | None
     """``int64 [S]`` position of each shown packet in the bitstream's output order; None if not read or not known."""
 
-    @cached_property
+    @_lazy
     def has_plausible_pts(self) -> bool:
         """True if pts are complete, distinct, and consistent with the random access points."""
         return are_usable_timestamps(self.pts[self.shown]) and respects_random_access(
@@ -51,7 +70,7 @@ class PacketTimes:
             self.random_access == int(RandomAccess.CLOSED),
         )
 
-    @cached_property
+    @_lazy
     def has_rising_pts_despite_b_pictures(self) -> bool:
         """True if pts rise monotonically in decode order although the stream has B-pictures: they are probably dts."""
         pts = self.pts[self.shown]
@@ -63,7 +82,7 @@ class PacketTimes:
         trusted = not self.pts_belong_to_others and not self.has_rising_pts_despite_b_pictures
         return self.output_positions is not None or (trusted and self.has_plausible_pts)
 
-    @cached_property
+    @_lazy
     def has_wrong_pts(self) -> bool:
         """True if the bitstream shows that pts belong to other pictures, or are dts."""
         positions = self.output_positions
