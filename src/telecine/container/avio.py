@@ -15,36 +15,6 @@ _SEEK = struct.Struct("=?qi")
 """A requested seek: True if there is one, its offset and its whence."""
 
 
-class _Memory:
-    """Bytes in memory with a read position."""
-
-    def __init__(self, data: memoryview, deadline: Deadline) -> None:
-        self._data = data
-        self._deadline = deadline
-        self._position = 0
-        self.requested_seek = bytearray(_SEEK.size)
-        self.errors: list[BaseException | None] = []
-        """Exceptions raised so far; an exception that was raised again is replaced by None."""
-
-    def read(self, count: int) -> bytes:
-        """Return the next ``count`` bytes, none after an error."""
-        if self.errors:
-            return b""
-        position = self.tell()
-        self._deadline.check("reading the packets", position, len(self._data))
-        chunk = bytes(self._data[position : position + count])
-        self._position += len(chunk)
-        return chunk
-
-    def tell(self, _: None = None) -> int:
-        """Carry out the requested seek, and return the position."""
-        requested, offset, whence = _SEEK.unpack(self.requested_seek)
-        if requested:
-            self._position = max(0, (0, self._position, len(self._data))[whence] + offset)
-            self.requested_seek[0] = False
-        return self._position
-
-
 class SourceFile:
     """Read-only file object over bytes in memory, for ``av.open``. It has no name: FFmpeg must not probe by name.
 
@@ -60,12 +30,32 @@ class SourceFile:
     """
 
     def __init__(self, data: memoryview, deadline: Deadline) -> None:
-        memory = _Memory(data, deadline)
-        # the generators refer to the memory and not to this object: no reference cycle keeps the bytes alive
-        self._errors = memory.errors
-        self.read = _keep_errors(memory.read, memory.errors, b"").send
-        self.tell = _keep_errors(memory.tell, memory.errors, 0).__next__
-        self.seek = partial(_SEEK.pack_into, memory.requested_seek, 0, True)
+        position, requested_seek = 0, bytearray(_SEEK.size)
+        errors: list[BaseException | None] = []  # None in place of one that was raised again
+
+        # these functions do not refer to this object: no reference cycle keeps the bytes alive
+        def tell(_: None) -> int:
+            nonlocal position
+            requested, offset, whence = _SEEK.unpack(requested_seek)
+            if requested:
+                position = max(0, (0, position, len(data))[whence] + offset)
+                requested_seek[0] = False
+            return position
+
+        def read(count: int) -> bytes:
+            nonlocal position
+            if errors:
+                return b""
+            start = tell(None)
+            deadline.check("reading the packets", start, len(data))
+            chunk = bytes(data[start : start + count])
+            position += len(chunk)
+            return chunk
+
+        self._errors = errors
+        self.read = _keep_errors(read, errors, b"").send
+        self.tell = _keep_errors(tell, errors, 0).__next__
+        self.seek = partial(_SEEK.pack_into, requested_seek, 0, True)
 
     def raise_error(self) -> None:
         """Raise the exception that ended the reading, if there is one that was not raised yet."""

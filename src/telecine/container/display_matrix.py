@@ -16,6 +16,7 @@ __all__ = ["Orientation", "has_moov_box", "iso_orientation", "matroska_orientati
 Orientation = tuple[int, bool]
 """Quarter turns clockwise, and True if the picture is mirrored left to right afterwards."""
 
+_Matrix = tuple[float, float, float, float]
 _UPRIGHT: Orientation = (0, False)
 _MATRICES: dict[tuple[int, int, int, int], Orientation] = {
     (1, 0, 0, 1): (0, False),
@@ -79,9 +80,7 @@ def _boxes(data: memoryview, start: int, stop: int) -> Iterator[tuple[bytes, tup
         start += size
 
 
-def _matrix(
-    data: memoryview, start: int, stop: int, fields_before: int
-) -> tuple[int, tuple[float, float, float, float]]:
+def _matrix(data: memoryview, start: int, stop: int, fields_before: int) -> tuple[int, _Matrix]:
     """Return the track ID and the matrix (a, b, c, d) of a ``tkhd``; of an ``mvhd`` only the matrix counts.
 
     Args:
@@ -98,15 +97,13 @@ def _matrix(
     return number, (a, b, c, d)
 
 
-def _product(
-    first: tuple[float, float, float, float], then: tuple[float, float, float, float]
-) -> tuple[float, float, float, float]:
+def _product(first: _Matrix, then: _Matrix) -> _Matrix:
     a, b, c, d = first
     e, f, g, h = then
     return a * e + b * g, a * f + b * h, c * e + d * g, c * f + d * h
 
 
-def _orientation(matrix: tuple[float, float, float, float]) -> Orientation:
+def _orientation(matrix: _Matrix) -> Orientation:
     largest = max(abs(value) for value in matrix)
     if not largest:
         return _UPRIGHT

@@ -47,7 +47,7 @@ class PacketIndex:
     key: npt.NDArray[np.bool_]
     """``bool [P]`` the container's key frame flag."""
     random_access: npt.NDArray[np.uint8]
-    """``uint8 [P]`` :class:`telecine.bitstream.RandomAccess`: whether decoding can start at the packet, and how."""
+    """``uint8 [P]`` kind of random access point, :class:`telecine.bitstream.RandomAccess`."""
     presentable: npt.NDArray[np.bool_]
     """``bool [P]`` True if the packet's frame is displayed."""
     disposable: npt.NDArray[np.bool_]

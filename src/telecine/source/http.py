@@ -322,7 +322,7 @@ def _redirect_target(response: Response, url: httpx.URL, name: str) -> httpx.URL
     if target.scheme not in ("http", "https") or not target.host:
         raise SourceError(f"{name}: redirected to {printable(target.scheme)}:, allowed are http and https")
     if url.scheme == "https" and target.scheme == "http":
-        # an https URL asks that nobody on the way can replace the video
+        # an https URL promises that the video is not replaced on the way
         raise SourceError(f"{name}: redirected from https to http, which would give up the protection of https")
     return target
 
