@@ -88,7 +88,7 @@ def test_missing_timestamps_are_rebuilt_and_marked_synthetic() -> None:
     assert np.allclose(index.timeline.seconds(), clip.times, atol=1e-4)
 
 
-def test_joined_recordings_go_on_in_file_order() -> None:
+def test_joined_recordings_continue_in_file_order() -> None:
     """The second may start at the same time as the first or earlier; frames follow at the usual distance."""
     first, second = CLIPS["h264.ts"].bytes(), CLIPS["offset.ts"].bytes()
     for parts in ((first, first), (second, first)):
@@ -101,7 +101,7 @@ def test_joined_recordings_go_on_in_file_order() -> None:
         assert max(index.display_order[:boundary]) < min(index.display_order[boundary:])
 
 
-def test_times_that_run_over_go_on(tmp_path: Path) -> None:
+def test_wrapped_timestamps_are_unwrapped(tmp_path: Path) -> None:
     """Those of a transport stream have 33 bits: 26.5 hours."""
     path = tmp_path / "over.ts"
     offset = (1 << 33) / 90000 - 2.4
@@ -112,7 +112,7 @@ def test_times_that_run_over_go_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["truncated.mp4", "truncated.ts", "truncated.mkv", "truncated.avi"])
-def test_a_file_that_was_cut_off_has_the_frames_that_are_there(name: str) -> None:
+def test_truncated_file_has_the_frames_of_its_packets(name: str) -> None:
     """Counted from packets; the header's count is a hint."""
     clip = CLIPS[name]
     index = index_of(clip.path())
@@ -146,7 +146,7 @@ def test_a_stream_without_a_packet_is_no_video() -> None:
         index_of(cut(CLIPS["h264.ts"].bytes(), 0.001))
 
 
-def test_packets_are_counted_while_they_are_read() -> None:
+def test_max_packets_is_enforced_while_reading() -> None:
     """A stream with more is refused before the rest of it is read."""
     path = CLIPS["h264_no_b.mp4"].path()
     assert index_of(path, Limits(max_packets=60)).num_packets == 60
@@ -154,7 +154,7 @@ def test_packets_are_counted_while_they_are_read() -> None:
         index_of(path, Limits(max_packets=59))
 
 
-def test_duration_is_limited() -> None:
+def test_max_seconds_is_enforced() -> None:
     """By the packets' times."""
     path = CLIPS["h264_no_b.mp4"].path()
     with pytest.raises(telecine.LimitError, match=r"max_seconds is 1\.5"):
@@ -162,7 +162,7 @@ def test_duration_is_limited() -> None:
 
 
 @pytest.mark.parametrize("clip", [CLIPS["h264_pyramid.mp4"], CLIPS["mpeg2_open_gop.ts"]], ids=str)
-def test_packets_are_kept_if_they_are_few(clip: Clip, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packets_are_kept_if_they_are_small_enough(clip: Clip, monkeypatch: pytest.MonkeyPatch) -> None:
     """And are the same index if not."""
     kept = index_of(clip.path())
     assert kept.packets is not None and len(kept.packets) == kept.num_packets
@@ -173,7 +173,7 @@ def test_packets_are_kept_if_they_are_few(clip: Clip, monkeypatch: pytest.Monkey
         assert np.array_equal(getattr(kept, column), getattr(again, column)), column
 
 
-def test_times_that_need_a_second_pass_are_found_without_kept_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_pass_for_the_output_order_works_without_kept_packets(monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is read again from its start."""
     clip = CLIPS["h264_raw.h264"]
     kept = index_of(clip.path())
@@ -210,7 +210,7 @@ class LongVideo:
             )  # fmt: skip
 
 
-def test_the_index_of_two_hours_takes_a_hundred_bytes_a_packet() -> None:
+def test_index_takes_a_hundred_bytes_per_packet() -> None:
     """And no packet outlives its turn: 200 000 of them would be a gigabyte."""
     demuxer: Any = LongVideo(200_000)
     tracemalloc.start()

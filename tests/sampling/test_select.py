@@ -99,7 +99,7 @@ class TestCount:
     def test_frames_are_spread_from_the_first_to_the_last(self, count: int, expected: list[int]) -> None:
         assert chosen(TEN_SECONDS, num_frames=count) == expected
 
-    def test_more_than_there_are_gives_each_once(self) -> None:
+    def test_num_frames_above_the_clip_length_gives_every_frame(self) -> None:
         assert chosen(TEN_SECONDS, num_frames=1000) == list(range(300))
 
     @given(available=st.integers(1, 500), count=st.integers(1, 600))
@@ -111,7 +111,7 @@ class TestCount:
         assert indices == [math.floor(position + Fraction(1, 2)) for position in exact]
         assert len(set(indices)) == count
 
-    def test_it_counts_frames_where_a_clamp_looks_at_time(self) -> None:
+    def test_num_frames_spreads_by_count_and_max_frames_in_time(self) -> None:
         assert chosen(SLIDE_THEN_MOTION, num_frames=3) == [0, 16, 31]
         assert chosen(SLIDE_THEN_MOTION, max_frames=3) == [0, 1, 31]
         assert chosen(SLIDE_THEN_MOTION, num_frames=3, max_frames=3) == [0, 16, 31]
@@ -136,7 +136,7 @@ class TestRate:
         for num_frames in (1, stride, stride + 1, 1000):
             assert chosen(constant_rate(num_frames, fps, time_base), fps=rate) == list(range(0, num_frames, stride))
 
-    def test_a_decimal_rate_stands_for_the_decimal(self) -> None:
+    def test_decimal_fps_means_the_exact_decimal(self) -> None:
         """The double next to 0.1 is a little more: ten seconds would end a little before frame 300."""
         assert chosen(constant_rate(601, 30, Fraction(1, 30)), fps=0.1) == [0, 300, 600]
 
@@ -144,7 +144,7 @@ class TestRate:
         assert chosen(timeline([0, 500, 1000], end_tick=1001), fps=1) == [0, 2]
 
     @pytest.mark.parametrize("time_base", [Fraction(1001, 30_000), MILLISECOND, Fraction(1, 90_000)])
-    def test_a_float_rate_stands_for_the_fraction_it_rounds(self, time_base: Fraction) -> None:
+    def test_float_fps_means_the_fraction_it_rounds(self, time_base: Fraction) -> None:
         clip = constant_rate(3000, Fraction(30_000, 1001), time_base)
         assert chosen(clip, fps=30_000 / 1001 / 2) == list(range(0, 3000, 2))
         assert chosen(clip, fps=Fraction(15_000, 1001)) == list(range(0, 3000, 2))
@@ -155,20 +155,20 @@ class TestRate:
         assert chosen(constant_rate(300, Fraction(30_000, 1001), time_base), fps=rate) == list(range(300))
 
     @pytest.mark.parametrize("num_frames", [1, 2, 14])
-    def test_less_than_one_step_still_gives_a_frame(self, num_frames: int) -> None:
+    def test_clip_shorter_than_one_step_gives_a_frame(self, num_frames: int) -> None:
         assert chosen(constant_rate(num_frames, 30), fps=2) == [0]
         assert chosen(constant_rate(num_frames, 30), fps=1e-9) == [0]
 
-    def test_a_long_frame_is_what_is_shown_at_every_time_within_it(self) -> None:
+    def test_long_frame_is_chosen_once_for_all_times_within_it(self) -> None:
         assert chosen(SLIDE_THEN_MOTION, fps=1) == [0, 1, 31]
         assert chosen(SLIDE_THEN_MOTION, fps=0.125) == [0]  # at 8 s the slide still stands; frame 1 is nearer
 
-    def test_num_frames_and_fps_give_the_smaller_count_spread_anew(self) -> None:
+    def test_num_frames_below_the_rate_spreads_frames_again(self) -> None:
         assert chosen(TEN_SECONDS, fps=1, num_frames=4) == [0, 100, 199, 299]
         assert chosen(TEN_SECONDS, fps=0.3, num_frames=4) == [0, 100, 200]
         assert chosen(TEN_SECONDS, fps=0.3, num_frames=1) == [0]
 
-    def test_too_few_are_filled_up_and_too_many_thinned_out_evenly_in_time(self) -> None:
+    def test_bounds_change_the_number_evenly_in_time(self) -> None:
         assert chosen(TEN_SECONDS, fps=0.1, min_frames=4) == [0, 100, 199, 299]
         assert chosen(TEN_SECONDS, fps=2, max_frames=4) == [0, 100, 199, 299]
         assert chosen(TEN_SECONDS, fps=2, min_frames=4, max_frames=30) == list(range(0, 300, 15))
@@ -178,12 +178,12 @@ class TestRate:
 
     @given(clip=any_timeline, rate=st.fractions(Fraction(1, 50), 100, max_denominator=1001), begin=st.integers(0, 3))
     @bounded
-    def test_it_is_what_a_viewer_sees(self, clip: Timeline, rate: Fraction, begin: int) -> None:
+    def test_fps_chooses_the_frames_on_screen(self, clip: Timeline, rate: Fraction, begin: int) -> None:
         check_against_every_multiple(clip, rate, begin)
 
     @given(clip=any_timeline, multiples=st.integers(1, 300), nudge=st.integers(1, 10**6), begin=st.integers(0, 3))
     @bounded
-    def test_it_is_exact_beyond_64_bits(self, clip: Timeline, multiples: int, nudge: int, begin: int) -> None:
+    def test_fps_is_exact_beyond_64_bits(self, clip: Timeline, multiples: int, nudge: int, begin: int) -> None:
         rate = multiples / (clip.end_tick * clip.time_base) * Fraction(10**18 + nudge, 10**18 + 9)
         check_against_every_multiple(clip, rate, begin)
 
@@ -209,7 +209,7 @@ class TestRate:
 
     @given(clip=any_timeline, count=st.integers(2, 70))
     @bounded
-    def test_spreading_in_time_takes_the_nearest_frames_that_are_free(self, clip: Timeline, count: int) -> None:
+    def test_spreading_in_time_takes_the_nearest_unused_frames(self, clip: Timeline, count: int) -> None:
         indices = chosen(clip, max_frames=count)
         count = min(count, clip.num_frames)
         assert len(indices) == count and (np.diff(indices) > 0).all()
@@ -234,7 +234,7 @@ class TestExplicit:
         assert chosen(TEN_SECONDS, indices=indices) == [3, 1]
 
     @pytest.mark.parametrize("bad", [-1, 300, 2**70])
-    def test_an_index_outside_names_the_range_and_the_count(self, bad: int) -> None:
+    def test_index_out_of_range_error_names_range_and_count(self, bad: int) -> None:
         with pytest.raises(OptionsError, match=rf"indices contains {bad}; this clip has 300 frames.* from 0 to 299"):
             chosen(TEN_SECONDS, indices=[0, bad, 2])
 
@@ -268,20 +268,20 @@ class TestTimestamps:
 
     @given(clip=any_timeline, times=st.lists(st.fractions(-5, 10**9, max_denominator=10**6), min_size=1, max_size=20))
     @bounded
-    def test_it_equals_brute_force_on_fractions(self, clip: Timeline, times: list[Fraction]) -> None:
+    def test_timestamps_equal_brute_force_on_fractions(self, clip: Timeline, times: list[Fraction]) -> None:
         frame_times = [int(tick) * clip.time_base for tick in clip.ticks]
         expected = [min(range(clip.num_frames), key=lambda n: (abs(frame_times[n] - t), n)) for t in times]
         assert chosen(clip, timestamps=times) == expected
 
 
 class TestWindow:
-    def test_it_holds_the_frames_from_start_up_to_but_without_end(self) -> None:
+    def test_window_includes_start_and_excludes_end(self) -> None:
         assert chosen(TEN_SECONDS, start=1, end=1.1) == [30, 31, 32]
         assert chosen(TEN_SECONDS, start=9.9) == [297, 298, 299]
         assert chosen(TEN_SECONDS, end=0.1) == [0, 1, 2]
         assert chosen(TEN_SECONDS, start=0, end=1e300) == list(range(300))
 
-    def test_the_other_options_choose_within_it(self) -> None:
+    def test_other_options_choose_within_the_window(self) -> None:
         assert chosen(TEN_SECONDS, start=1, end=2, num_frames=3) == [30, 45, 59]
         assert chosen(TEN_SECONDS, start=1, end=3, fps=2) == [30, 45, 60, 75]
         assert chosen(TEN_SECONDS, start=1, end=3, max_frames=2) == [30, 89]
@@ -289,7 +289,7 @@ class TestWindow:
     def test_a_rate_counts_from_the_start_of_the_window(self) -> None:
         assert chosen(TEN_SECONDS, start=0.51, end=2, fps=2) == [16, 30, 45]
 
-    def test_float_noise_does_not_lose_a_frame(self) -> None:
+    def test_float_rounding_of_the_window_does_not_lose_a_frame(self) -> None:
         assert chosen(timeline([0, 100, 200, 300, 400]), start=0.1 + 0.2) == [3, 4]
         assert chosen(timeline([0, 100, 200, 300, 400]), end=0.1 + 0.2) == [0, 1, 2]
 
@@ -302,7 +302,7 @@ class TestWindow:
         assert chosen(clip, start=clip.seconds()[frame], num_frames=1) == [frame]
 
     @pytest.mark.parametrize("window", [{"start": 10}, {"start": 9.99}, {"start": 0.01, "end": 0.02}, {"start": 1e300}])
-    def test_a_window_without_frames_tells_the_duration(self, window: dict[str, float]) -> None:
+    def test_window_without_frames_error_names_the_duration(self, window: dict[str, float]) -> None:
         with pytest.raises(
             OptionsError, match=r"no frame begins between start = .* lasts 10 s .* begins at 9\.96667 s"
         ):
@@ -310,7 +310,7 @@ class TestWindow:
 
 
 class TestPolicies:
-    def test_key_frames_are_all_or_evenly_capped(self) -> None:
+    def test_key_frames_are_all_or_evenly_reduced(self) -> None:
         assert chosen(TEN_SECONDS, policy="key_frames") == list(range(0, 300, 30))
         assert chosen(TEN_SECONDS, policy="key_frames", num_frames=3) == [0, 150, 270]
         assert chosen(TEN_SECONDS, policy="key_frames", max_frames=3) == [0, 150, 270]
@@ -320,11 +320,11 @@ class TestPolicies:
         with pytest.raises(OptionsError, match="none of the 3 frames of the window is a key frame"):
             chosen(TEN_SECONDS, policy="key_frames", start=1.1, end=1.2)
 
-    def test_a_model_rule_sees_the_measured_clip(self) -> None:
+    def test_policy_uses_the_measured_clip(self) -> None:
         expected = apply_policy("qwen3_vl", ClipFacts(300, 30.0, 10.0), fps=1.0).tolist()
         assert chosen(TEN_SECONDS, policy="qwen3_vl", fps=1) == expected
 
-    def test_a_model_rule_takes_a_window_for_the_whole_clip(self) -> None:
+    def test_policy_is_applied_to_the_window_as_to_a_whole_clip(self) -> None:
         alone = chosen(constant_rate(60, 30), policy="glm46v")
         assert chosen(TEN_SECONDS, policy="glm46v", start=2, end=4) == [60 + index for index in alone]
 
@@ -362,7 +362,7 @@ class TestChecks:
     @pytest.mark.parametrize("policy", [None, KEY_FRAMES, *POLICIES])
     @pytest.mark.parametrize("fps", [1e-30, Fraction(1, 10**30), 1e9, Fraction(10**9)])
     @pytest.mark.parametrize("count", [1, 10**400])
-    def test_whatever_is_accepted_can_be_computed_with(
+    def test_every_accepted_value_can_be_computed_with(
         self, policy: str | None, fps: float | Fraction, count: int
     ) -> None:
         """Or is refused; nothing overflows."""
@@ -385,7 +385,7 @@ class TestChecks:
             chosen(TEN_SECONDS, indices=[10**5000])
 
     @pytest.mark.parametrize("window", [{"start": 2, "end": 2}, {"start": 2, "end": 1}, {"end": 0}])
-    def test_an_end_lies_after_its_start(self, window: dict[str, float]) -> None:
+    def test_end_must_be_after_start(self, window: dict[str, float]) -> None:
         with pytest.raises(OptionsError, match=r"end is .* must be greater than start"):
             Sampling(**window)
 
@@ -451,12 +451,12 @@ class TestChecks:
             ({"policy": ["glm46v"]}, "policy is "),
         ],
     )
-    def test_contradictions_are_named(self, options: dict[str, Any], message: str) -> None:
+    def test_contradicting_options_are_refused_by_name(self, options: dict[str, Any], message: str) -> None:
         with pytest.raises(OptionsError) as caught:
             Sampling(**options)
         assert message in str(caught.value)
 
-    def test_numpy_numbers_are_accepted_and_become_plain(self) -> None:
+    def test_numpy_numbers_become_python_numbers(self) -> None:
         sampling = Sampling(num_frames=np.int32(8), fps=np.float32(0.5), start=np.float64(1), end=np.int64(3))
         assert sampling == Sampling(num_frames=8, fps=0.5, start=1, end=3)
         assert type(sampling.num_frames) is int and type(sampling.fps) is float and type(sampling.end) is float
