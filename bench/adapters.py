@@ -1,10 +1,9 @@
-"""Measures what an adapter costs over its library alone: the same library, the same frames, from the same bytes.
+"""Measures the overhead of the file backends over their libraries, with the same frames from the same bytes.
 
     python bench/adapters.py [FILE...] [--rounds N]
 
-The library is used as its own documentation shows. It gets the whole file in memory, and the frames that it must give
-are the same. Both sides are first checked to give the same pictures, then timed in turns. The medians are printed, and
-the largest good share is 5 %.
+The library is used as its own documentation shows, and gets the whole file in memory. The frames of both sides are
+compared first; then both are timed alternately. The medians are printed. The target is an overhead of at most 5 %.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy.typing as npt
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent / "src")]
 
-from timing import in_turns  # noqa: E402
+from timing import time_alternately  # noqa: E402
 
 import telecine  # noqa: E402
 
@@ -44,7 +43,7 @@ class _Reader(io.BufferedIOBase):
 
 
 def opencv_alone(data: bytes, indices: list[int]) -> Pixels:
-    """Grab every frame up to the last wanted one, retrieve those that are wanted."""
+    """Grab every frame up to the last wanted one, and retrieve the wanted ones."""
     import cv2
 
     threads = len(__import__("os").sched_getaffinity(0))
@@ -62,7 +61,7 @@ def opencv_alone(data: bytes, indices: list[int]) -> Pixels:
 
 
 def torchcodec_alone(data: bytes, indices: list[int]) -> Pixels:
-    """Its most exact mode, with as many threads as there are cores."""
+    """Decode in the most exact mode, with as many threads as there are cores."""
     from torchcodec.decoders import VideoDecoder
 
     threads = len(__import__("os").sched_getaffinity(0))
@@ -74,24 +73,24 @@ ALONE: dict[str, Decode] = {"opencv": opencv_alone, "torchcodec": torchcodec_alo
 
 
 def adapter(name: str) -> Decode:
-    """The same through telecine."""
+    """Decode with the same library as a backend of telecine."""
     return lambda data, indices: telecine.load(data, indices=indices, backend=name, errors="strict").data
 
 
 def measure(name: str, data: bytes, count: int, rounds: int) -> tuple[float, float]:
-    """Median seconds of the library alone and through telecine, taken in turns."""
+    """Return the median seconds of the library alone and through telecine, timed alternately."""
     total = telecine.probe(data).num_frames
     indices = [int(index) for index in np.linspace(0, total - 1, min(count, total)).round()]
     alone, ours = ALONE[name], adapter(name)
     if not np.array_equal(alone(data, indices), ours(data, indices)):
         print(f"  {name}: the library alone gives other pixels; what it counts is not what is shown")
     size = alone(data, indices).nbytes
-    times = in_turns({"alone": lambda: alone(data, indices), "ours": lambda: ours(data, indices)}, rounds, size)
+    times = time_alternately({"alone": lambda: alone(data, indices), "ours": lambda: ours(data, indices)}, rounds, size)
     return times["alone"].median, times["ours"].median
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, and say whether every adapter keeps to its share."""
+    """Measure, and return 1 if a backend exceeds the target."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--rounds", type=int, default=7)

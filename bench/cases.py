@@ -1,4 +1,4 @@
-"""What is measured: the clips, how each is made, and which time is good enough."""
+"""The clips of the CPU benchmark: how each is made, and its target."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Case:
 
     name: str
     title: str
-    """What the clip is, for the table."""
+    """Description of the clip in the table."""
     encoder: str
     """Arguments of ffmpeg between the pictures and the output's name; empty for a file that exists already."""
     target: float
-    """Largest good ratio of telecine's time to the best peer's."""
+    """Largest allowed ratio of telecine's time to the best peer's."""
     wanted: tuple[int | None, ...] = (8, 32)
     """Numbers of frames, evenly spread; None is every frame."""
     seconds: float = 13.0
@@ -49,7 +49,7 @@ class Case:
 
 
 _SKIPS_H264, _SKIPS_HEVC, _NO_WORSE = 0.65, 0.60, 1.05
-"""Targets: where B-frames can be skipped, telecine must win by that much; where nothing can be, it must not lose."""
+"""Targets: lower if B-frames can be skipped, 1 and a margin if no packet can."""
 
 CASES = (
     Case("h264", "H.264 1080p, B-frames, 13 s", _H264, _SKIPS_H264),
@@ -65,7 +65,7 @@ CASES = (
 
 
 def extra_case(file: Path) -> Case:
-    """A case for a file given on the command line. Its codec, found by telecine, decides about the target."""
+    """Return a case for a file from the command line; its target depends on its codec."""
     import telecine
 
     info = telecine.probe(file)
@@ -75,13 +75,13 @@ def extra_case(file: Path) -> Case:
 
 
 def say(text: str) -> None:
-    """Tell the person at the terminal; results go to files."""
+    """Print a line of progress to standard error; results go to files."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
 def cache_folder() -> Path:
-    """Where clips are kept between runs: ``TELECINE_BENCH_CACHE``, or .cache/bench in the repository."""
+    """Return the folder of the clips: ``TELECINE_BENCH_CACHE``, or .cache/bench in the repository."""
     default = Path(__file__).resolve().parent.parent / ".cache" / "bench"
     folder = Path(os.environ.get("TELECINE_BENCH_CACHE") or default)
     folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def cache_folder() -> Path:
 
 
 def ffmpeg(*arguments: str | Path) -> bytes:
-    """Run the ffmpeg of imageio-ffmpeg, which is another build than any decoder measured here; its standard output.
+    """Run the ffmpeg of imageio-ffmpeg and return its output. It is another build than any decoder measured here.
 
     Raises:
         RuntimeError: it failed.
@@ -104,7 +104,7 @@ def ffmpeg(*arguments: str | Path) -> bytes:
 
 
 def make(case: Case) -> Path:
-    """The clip of a case, made if it is not there yet."""
+    """Return the clip of a case; make it on first use."""
     if case.file is not None:
         return case.file
     key = hashlib.sha256((case.recipe + case.suffix).encode()).hexdigest()[:12]
@@ -122,19 +122,19 @@ def loop(clip: Path, times: int, path: Path) -> Path:
     """Repeat a clip without encoding it again.
 
     Args:
-        clip: what is repeated.
-        times: how often it is seen.
-        path: of the long file.
+        clip: the file to repeat.
+        times: number of repetitions.
+        path: path of the long file.
     """
     ffmpeg("-stream_loop", str(times - 1), "-i", clip, "-c", "copy", path)
     return path
 
 
 def _pictures(width: int, height: int) -> str:
-    """A filter graph for moving, textured content in which an encoder finds what it finds in camera pictures.
+    """Return a filter graph for moving, textured content that encodes like camera pictures.
 
-    A grainy Mandelbrot set turns slowly under a camera that sways, so that motion is smooth and finer than a pixel:
-    x264 then chooses as many B-frames as in a film. A test pattern that shows its time and number wanders over it.
+    A grainy Mandelbrot set rotates slowly under a swaying camera. Motion is smooth and finer than a pixel, so x264
+    chooses as many B-frames as in a film. A test pattern that shows its time and number moves over it.
     """
     wide, tall = width * 3 // 2, height * 3 // 2
     right, down = (wide - width) // 2, (tall - height) // 2

@@ -1,4 +1,4 @@
-"""Whether a decoder gives the right frames: judged by the ffmpeg command line, and done before anything is timed."""
+"""Comparison of decoded frames with those of the ffmpeg command line, before anything is timed."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from telecine.testing.comparison import max_difference, mean_difference
 __all__ = ["Truth", "compare", "truth_of"]
 
 _GRID = 4
-"""Neighbours are compared at every fourth row and column: enough to tell frames apart, at a sixteenth of the memory."""
+"""Neighbours are compared at every fourth row and column: that distinguishes frames, with a sixteenth of the memory."""
 _WORST_PSNR = 30.0
-"""Decibels. Rounding and chroma interpolation stay well above it; the neighbours of these clips do not reach it."""
+"""Lowest allowed PSNR, dB. Rounding and chroma interpolation stay far above it; neighbour frames stay below."""
 
 Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What ffmpeg makes of the wanted frames."""
+    """The wanted frames as ffmpeg decodes them."""
 
     frames: Pixels
     """``uint8 [N, H, W, 3]`` RGB."""
     neighbours: list[list[Pixels]]
-    """For each of them, the frames before and after it that exist, thinned out."""
+    """For each frame, those before and after it, if they exist, subsampled."""
 
     @property
     def neighbour_psnr(self) -> float:
-        """Of the neighbour that is most like its frame: as long as it is low, a neighbour cannot pass for the frame."""
+        """PSNR of the neighbour that is most like its frame. If it is low, no neighbour is taken for the frame."""
         pairs = zip(self.frames, self.neighbours, strict=True)
         return max(
-            (_psnr(_square_error(thin(frame), other)) for frame, others in pairs for other in others), default=0.0
+            (_psnr(_square_error(subsample(frame), other)) for frame, others in pairs for other in others), default=0.0
         )
 
 
@@ -45,18 +45,18 @@ def truth_of(path: Path, indices: list[int], height: int, width: int) -> Truth:
     """Decode a file from its start with ffmpeg, and keep the wanted frames.
 
     Args:
-        path: of the file.
+        path: path of the file.
         indices: wanted frame indices, ascending.
-        height: of its frames as displayed, pixels.
-        width: likewise.
+        height: height of the frames as displayed, pixels.
+        width: width of the frames as displayed, pixels.
 
     Raises:
-        RuntimeError: ffmpeg failed, or gave other frames than were asked for.
+        RuntimeError: ffmpeg failed, or returned another number of frames.
     """
     around = sorted({near for index in indices for near in (index - 1, index, index + 1) if near >= 0})
-    spans = "+".join(f"between(n,{index - 1},{index + 1})" for index in indices)
+    selected = "+".join(f"between(n,{index - 1},{index + 1})" for index in indices)
     raw = cases.ffmpeg(
-        "-i", path, "-map", "0:v:0", "-vf", f"select='{spans}'", "-fps_mode", "passthrough", "-pix_fmt", "rgb24",
+        "-i", path, "-map", "0:v:0", "-vf", f"select='{selected}'", "-fps_mode", "passthrough", "-pix_fmt", "rgb24",
         "-f", "rawvideo", "-",
     )  # fmt: skip
     found, rest = divmod(len(raw), height * width * 3)
@@ -65,18 +65,18 @@ def truth_of(path: Path, indices: list[int], height: int, width: int) -> Truth:
         raise RuntimeError(f"{path.name}: ffmpeg gave {len(raw)} bytes for {len(around)} frames of {width}x{height}")
     pictures = dict(zip(around, np.frombuffer(raw, np.uint8).reshape(found, height, width, 3), strict=False))
     neighbours = [
-        [thin(pictures[near]).copy() for near in (index - 1, index + 1) if near in pictures] for index in indices
+        [subsample(pictures[near]).copy() for near in (index - 1, index + 1) if near in pictures] for index in indices
     ]
     return Truth(np.stack([pictures[index] for index in indices]), neighbours)
 
 
 def compare(got: Pixels, truth: Truth) -> dict[str, Any]:
-    """Say how far frames are from the true ones, and whether they are the right ones.
+    """Return whether frames are the true ones, and how much they differ.
 
-    A frame is right if no neighbour of the true frame is nearer to it than the true frame, and if it is near enough.
+    A frame is right if no neighbour of the true frame is nearer to it, and if its PSNR is high enough.
 
     Returns:
-        ``right``, ``why`` not, largest (``max``) and ``mean`` difference per channel, and the lowest ``psnr``.
+        ``right``, ``why`` if not, largest (``max``) and ``mean`` difference per channel, and the lowest ``psnr``.
     """
     if got.shape != truth.frames.shape:
         return {"right": False, "why": f"shape {got.shape} instead of {truth.frames.shape}"}
@@ -87,8 +87,8 @@ def compare(got: Pixels, truth: Truth) -> dict[str, Any]:
         total += mean_difference(frame, true)
         psnr = _psnr(_square_error(frame, true))
         worst = min(worst, psnr)
-        own = _square_error(thin(frame), thin(true))
-        if any(_square_error(thin(frame), other) < own for other in others):
+        own = _square_error(subsample(frame), subsample(true))
+        if any(_square_error(subsample(frame), other) < own for other in others):
             swapped.append(row)
         elif psnr <= _WORST_PSNR:
             far.append(row)
@@ -106,8 +106,8 @@ def compare(got: Pixels, truth: Truth) -> dict[str, Any]:
     }
 
 
-def thin(frame: Pixels) -> Pixels:
-    """Every fourth row and column."""
+def subsample(frame: Pixels) -> Pixels:
+    """Return every fourth row and column of a frame."""
     return frame[::_GRID, ::_GRID]
 
 

@@ -1,13 +1,13 @@
-"""Measures telecine on the CPU against other decoders: the frames first, then the time.
+"""Measures telecine on the CPU against other decoders, after comparing their frames.
 
     python bench/cpu.py                 every case of cases.py
     python bench/cpu.py FILE...         these videos only
     python bench/cpu.py --cases h264,hevc --rounds 3
 
-For each clip one fresh process lets every decoder give the wanted frames once and compares them with those of ffmpeg's
-command line; who gives wrong ones is shown, and is nobody's best peer. Then all are timed in turns, from a path whose
-bytes are in the page cache to RGB pixels in host memory. The result goes to results/cpu-MACHINE.json; report.py makes
-the table of docs/performance.md from it.
+For each clip, a new process lets every decoder decode the wanted frames once, and compares them with those of the
+ffmpeg command line. A decoder with wrong frames is listed, but never counts as the best peer. Then all are timed
+alternately, from a path whose bytes are in the page cache to RGB pixels in host memory. Results go to
+results/cpu-MACHINE.json, from which report.py makes the table of docs/performance.md.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ import extras  # noqa: E402
 import numpy as np  # noqa: E402
 import peers  # noqa: E402
 from cases import Case, say  # noqa: E402
-from timing import Times, in_turns, ratio  # noqa: E402
+from timing import Times, ratio, time_alternately  # noqa: E402
 
 _INDEX_TARGET = 0.05
-"""Largest good share of the packet index and the plan in a request for 8 frames."""
+"""Largest allowed share of the packet index and the plan in a request for 8 frames."""
 _EXTRAS = ("size", "probe", "memory")
 _MEMORY_CASE = Case("small", "H.264 1080p, small", "-c:v libx264 -preset medium -crf 36", 0.0, seconds=10.0)
 _JOB_SECONDS = 7200
@@ -84,14 +84,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write(document: dict[str, Any], output: Path) -> None:
-    """Write what there is, after each row: a long run that is cut short has not been for nothing."""
+    """Write the results so far; called after each row, so that an interrupted benchmark keeps them."""
     output.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Measure telecine on the CPU against other decoders.")
     parser.add_argument("files", nargs="*", type=Path, help="videos to measure instead of the made clips")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of every decoder (7)")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds, in each of which every decoder runs once (7)")
     parser.add_argument("--cases", help="only these, by name, with commas")
     parser.add_argument("--machine", help="name for the results file; made from CPU and cores when omitted")
     parser.add_argument("--output", type=Path, help="another path for the results")
@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _row(case: Case, count: int | None, rounds: int) -> dict[str, Any]:
-    """Measure one clip for one number of frames, and judge."""
+    """Measure one clip for one number of frames, and compare with the target."""
     path = cases.make(case)
     load = os.getloadavg()[0]
     say(f"{case.title}, {'every frame' if count is None else f'{count} frames'} (load {load:.1f})")
@@ -131,7 +131,7 @@ def _row(case: Case, count: int | None, rounds: int) -> dict[str, Any]:
 
 
 def _extra(name: str, rounds: int) -> Any:
-    """Measure what has no peer."""
+    """Run a measurement without peers."""
     say(f"{name} (load {os.getloadavg()[0]:.1f})")
     clip = cases.make(next(case for case in cases.CASES if case.name == "h264"))
     if name == "memory":
@@ -147,7 +147,7 @@ def _extra(name: str, rounds: int) -> Any:
 
 
 def _in_process(job: dict[str, Any]) -> dict[str, Any]:
-    """Run a job in a process of its own: nobody inherits memory, threads or a crash of the case before."""
+    """Run a job in a new process, which inherits no memory, threads or crash of the case before."""
     command = [sys.executable, __file__, "--worker"]
     done = subprocess.run(
         command, input=json.dumps(job), stdout=subprocess.PIPE, text=True, timeout=_JOB_SECONDS, check=False
@@ -179,7 +179,7 @@ def _work(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _against_peers(path: str, indices: list[int], height: int, width: int, rounds: int) -> dict[str, Any]:
-    """Check everybody's frames, then time those who can be timed."""
+    """Compare the frames of every decoder, then time those that did not fail."""
     truth = check.truth_of(Path(path), indices, height, width)
     results: dict[str, dict[str, Any]] = {}
     decoders: dict[str, peers.Decode] = {}
@@ -188,7 +188,7 @@ def _against_peers(path: str, indices: list[int], height: int, width: int, round
         if missing:
             results[peer.name] = {"right": False, "why": f"not installed: {missing}", "installed": False}
             continue
-        # every setting decodes the same frames, so one check does for all of them
+        # every setting decodes the same frames, so one comparison suffices
         first = next(iter(peer.variants.values()))
         try:
             results[peer.name] = {"installed": True, **check.compare(first(path, indices), truth)}
@@ -201,7 +201,7 @@ def _against_peers(path: str, indices: list[int], height: int, width: int, round
     neighbour_psnr = truth.neighbour_psnr
     del truth
     contenders = {name: partial(decode, path, indices) for name, decode in decoders.items()}
-    times = in_turns(contenders, rounds, 3 * height * width * len(indices))
+    times = time_alternately(contenders, rounds, 3 * height * width * len(indices))
     for name, taken in times.items():
         results[name] |= taken.as_json()
     ours = results.pop("telecine")
@@ -216,7 +216,7 @@ def _against_peers(path: str, indices: list[int], height: int, width: int, round
 
 
 def _compare_times(times: dict[str, Times], results: dict[str, dict[str, Any]]) -> str | None:
-    """Note the ratio of our time to each peer's, and name the fastest peer that gives the right frames."""
+    """Add the ratio of our time to each peer's, and return the fastest peer with right frames."""
     for name, taken in times.items():
         if name in results:
             results[name]["ratio"] = round(ratio(times["telecine"], taken), 4)
@@ -225,15 +225,15 @@ def _compare_times(times: dict[str, Times], results: dict[str, dict[str, Any]]) 
 
 
 def _fastest(peer: peers.Peer, path: str, indices: list[int]) -> str:
-    """The setting of a peer that is fastest on this clip, of two tries each."""
+    """Return the setting of a peer that is fastest on this clip, of two tries each."""
     if len(peer.variants) == 1:
         return next(iter(peer.variants))
-    tried = in_turns({name: partial(decode, path, indices) for name, decode in peer.variants.items()}, 2)
+    tried = time_alternately({name: partial(decode, path, indices) for name, decode in peer.variants.items()}, 2)
     return min(tried, key=lambda name: min(tried[name].seconds))
 
 
 def _index_share(path: str, indices: list[int], rounds: int) -> float:
-    """Share of a request that passes before decoding begins: opening, packet index and plan."""
+    """Return the share of a request before decoding starts: opening, packet index and plan."""
     import telecine
 
     shares = []
@@ -262,7 +262,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit that is measured, with a plus sign where files differ from it."""
+    """Return the measured commit, with a plus sign if files differ from it."""
     try:
         head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=HERE, capture_output=True, text=True, check=True)
         changed = subprocess.run(

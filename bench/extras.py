@@ -1,4 +1,4 @@
-"""What is measured of telecine alone: a smaller size, the packet index of a large file, and memory."""
+"""Measurements without peers: resizing, the packet index of a large file, and memory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any
 
 import cases
 import numpy as np
-from timing import Times, in_turns, ratio
+from timing import Times, ratio, time_alternately
 
 __all__ = ["measure_memory", "measure_probe", "measure_size", "summary", "watch_memory"]
 
 _SIZE_TARGET = 1.2
-"""Largest good ratio of the time with ``size=`` to the time without: a resize must not cost more than a fifth."""
+"""Largest allowed ratio of the time with ``size=`` to the time without."""
 _PROBE_TARGET = 1.0
-"""Seconds for the facts of a file of a gigabyte."""
+"""Largest allowed time to probe a file of a gigabyte, seconds."""
 _PROBE_BYTES = 10**9
 _PROBE = (sys.executable, "-c", "import sys; from telecine.cli.main import main; sys.exit(main())", "probe", "--json")
 _SHORT_SIDE = 360
@@ -32,7 +32,7 @@ _OVERHEAD_BYTES = 64 << 20
 
 
 def measure_size(path: str, indices: list[int], rounds: int) -> dict[str, Any]:
-    """Time ``size=`` against full size, and against full size made smaller by Pillow."""
+    """Time ``size=`` against full size, and against full size resized by Pillow."""
     from PIL import Image
 
     import telecine
@@ -50,7 +50,7 @@ def measure_size(path: str, indices: list[int], rounds: int) -> dict[str, Any]:
         return np.stack([np.asarray(picture) for picture in pictures])
 
     difference = np.abs(smaller().astype(np.int16) - pillow())
-    times = in_turns({"size": smaller, "full": full, "pillow": pillow}, rounds)
+    times = time_alternately({"size": smaller, "full": full, "pillow": pillow}, rounds)
     to_full, to_pillow = ratio(times["size"], times["full"]), ratio(times["size"], times["pillow"])
     return {
         "short_side": _SHORT_SIDE,
@@ -83,7 +83,7 @@ def measure_probe(clip: Path, rounds: int) -> dict[str, Any]:
             if done.returncode:
                 return {"failed": done.stderr.decode(errors="replace").strip()[-300:], "met": False}
         facts = json.loads(done.stdout)
-        inside = in_turns({"probe": lambda: telecine.probe(large)}, rounds)["probe"]
+        inside = time_alternately({"probe": lambda: telecine.probe(large)}, rounds)["probe"]
         size = large.stat().st_size
     finally:
         large.unlink()
@@ -101,13 +101,13 @@ def measure_probe(clip: Path, rounds: int) -> dict[str, Any]:
 
 
 def measure_memory(clip: Path, minutes: float, seconds: float, run: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    """Peak memory of one request for 8 frames of a long video, in a process of its own.
+    """Measure the peak memory of one request for 8 frames of a long video, in a new process.
 
     Args:
-        clip: what is looped.
+        clip: the clip to loop.
         minutes: length of the video.
         seconds: length of the clip.
-        run: runs a job in a process of its own.
+        run: runs a job in a new process.
     """
     long = cases.loop(clip, round(minutes * 60 / seconds), cases.cache_folder() / "part-long.mp4")
     try:
@@ -140,10 +140,10 @@ class _Watched:
 
 
 def watch_memory(path: str, frames: int, threads: int) -> dict[str, Any]:
-    """Run a request in this process, which is a fresh one, and watch what it takes.
+    """Run a request in this new process, and measure its memory.
 
     ``grown_bytes`` is the peak of the resident set (``VmHWM``) over what was resident before the request, without the
-    pages of a mapped source: the kernel holds those in the page cache anyway, and takes them back when it likes.
+    pages of a mapped source: the kernel holds those in the page cache anyway, and can drop them at any time.
     """
     import av
 
@@ -183,7 +183,7 @@ def watch_memory(path: str, frames: int, threads: int) -> dict[str, Any]:
 
 
 def summary(kind: str, result: dict[str, Any]) -> str:
-    """One result in a line."""
+    """Return a line that describes one result."""
     if "failed" in result:
         return str(result["failed"])
     if kind == "size":
@@ -196,11 +196,11 @@ def summary(kind: str, result: dict[str, Any]) -> str:
 
 
 def _frame_bytes(picture: Any) -> int:
-    """Of one decoded picture."""
+    """Return the bytes of one decoded picture."""
     return sum(c.width * c.height * (2 if c.bits > 8 else 1) for c in picture.components)
 
 
 def _status() -> dict[str, int]:
-    """Memory of this process, bytes."""
+    """Return the memory fields of /proc/self/status, bytes."""
     lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
     return {words[0].rstrip(":"): int(words[1]) << 10 for words in lines if words[-1:] == ["kB"]}

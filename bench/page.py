@@ -1,4 +1,4 @@
-"""Puts what results files say into a page of the documentation, between two markers."""
+"""Writes tables of results files into a page of the documentation, between two markers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def rewrite(
     tables: Callable[[dict[str, Any]], str],
     argv: Sequence[str] | None = None,
 ) -> int:
-    """Rewrite a page between its markers; the exit code.
+    """Rewrite a page between its markers, and return the exit code.
 
     Args:
-        page: to rewrite.
-        markers: lines of it: what stands between them is replaced.
-        pattern: of the results files, in results/, when none is named.
-        tables: what one of them says, as Markdown.
-        argv: names of results files, in place of those on the command line.
+        page: path of the page.
+        markers: the lines of the page before and after the text to replace.
+        pattern: pattern of the results files in results/, if none is named.
+        tables: returns the tables of one results file, as Markdown.
+        argv: names of results files; the command line's if omitted.
     """
     begin, end = markers
     files = [Path(name) for name in (sys.argv[1:] if argv is None else argv)]
@@ -37,6 +37,6 @@ def rewrite(
     if not files or not found or not last:
         sys.stderr.write(f"no results to show, or {page} lacks its markers\n")
         return 2
-    parts = [tables(json.loads(file.read_text())) for file in files]
-    page.write_text(f"{head}{begin}\n\n" + "\n\n".join(parts) + f"\n\n{end}{tail}")
+    sections = [tables(json.loads(file.read_text())) for file in files]
+    page.write_text(f"{head}{begin}\n\n" + "\n\n".join(sections) + f"\n\n{end}{tail}")
     return 0

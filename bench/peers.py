@@ -1,4 +1,4 @@
-"""Who is measured: telecine and its peers, each used as its own users use it, and each giving the same thing.
+"""The decoders that are measured: telecine and its peers, each used as its own users use it.
 
 Every decoder here is a function ``(path, indices) -> uint8 [N, H, W, 3]`` RGB in host memory. ``indices`` ascend.
 """
@@ -23,24 +23,24 @@ Decode: TypeAlias = "Callable[[str, list[int]], Pixels]"
 
 @dataclass(frozen=True)
 class Peer:
-    """A decoder, in one way of using it."""
+    """A decoder, used in one way."""
 
     name: str
     title: str
-    """For the table."""
+    """Name in the table."""
     how: str
-    """How it is used, in a sentence."""
+    """Description of its use, for the report."""
     module: str
-    """What must be importable."""
+    """Module that must be importable."""
     variants: dict[str, Decode] = field(repr=False)
-    """Settings among which the bench picks the fastest for each clip before it measures."""
+    """Decoders by setting. The fastest one on each clip is measured."""
 
     def missing(self) -> str | None:
-        """Why it cannot be measured here, or None."""
+        """Return the reason why it cannot be measured here, or None."""
         try:
             importlib.import_module(self.module)
         except (ImportError, OSError, RuntimeError) as error:
-            # torchcodec raises RuntimeError, in many lines, where it finds no FFmpeg libraries
+            # torchcodec raises RuntimeError with many lines if it finds no FFmpeg libraries
             return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
         return None
 
@@ -52,7 +52,7 @@ def _telecine(path: str, indices: list[int]) -> Pixels:
 
 
 def _opencv(path: str, indices: list[int]) -> Pixels:
-    """As vLLM's OpenCV loader does it: grab every frame up to the last wanted one, retrieve those that are wanted."""
+    """Grab every frame up to the last wanted one and retrieve the wanted ones, as vLLM's OpenCV loader does."""
     import cv2
 
     capture = cv2.VideoCapture(path)
@@ -156,7 +156,7 @@ _DISTRIBUTIONS = (
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of all that takes part; None for what is not installed."""
+    """Return the versions of all libraries; None for those that are not installed."""
     import telecine
 
     found: dict[str, str | None] = {"telecine": telecine.__version__}

@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark and write the results file."""
     parser = argparse.ArgumentParser(description="Measure many requests at once.")
     parser.add_argument("--parts", default="throughput,memory,mixed,soak", help="which, with commas")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of every contender (5)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds, in each of which every contender runs once (5)")
     parser.add_argument("--seconds", type=float, default=8.0, help="of a stream of short clips (8)")
     parser.add_argument("--decodes", type=int, default=10_000, help="of the soak (10000)")
     parser.add_argument("--machine", help="name for the results file; made from CPU and cores when omitted")

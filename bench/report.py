@@ -1,6 +1,6 @@
 """Makes the tables of docs/performance.md from results files.
 
-python bench/report.py [RESULTS.json...]     results/cpu-*.json when none is named
+python bench/report.py [RESULTS.json...]     results/cpu-*.json if none is named
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def tables(results: dict[str, Any]) -> str:
-    """All that one results file says, as Markdown."""
-    return "\n\n".join(part for part in _parts(results) if part)
+    """Return the section of one results file, as Markdown."""
+    return "\n\n".join(section for section in _sections(results) if section)
 
 
-def _parts(results: dict[str, Any]) -> Iterator[str]:
+def _sections(results: dict[str, Any]) -> Iterator[str]:
     machine = results["machine"]
     yield f"### {machine['cpu']}, {machine['cores']} cores"
     yield (
@@ -39,7 +39,7 @@ def _parts(results: dict[str, Any]) -> Iterator[str]:
     if results["rows"]:
         yield _speed_table(results)
         yield from _remarks(results)
-    yield _alone(results)
+    yield _table_without_peers(results)
     versions = (f"{name} {version or 'not installed'}" for name, version in results["versions"].items())
     yield "Versions: " + ", ".join(versions) + "."
     recipes = dict.fromkeys((row["title"], row["recipe"]) for row in results["rows"])
@@ -66,7 +66,7 @@ def _speed_table(results: dict[str, Any]) -> str:
 
 
 def _cell(result: dict[str, Any], best: bool = False) -> str:
-    """Median time, and in brackets telecine's time as a share of it."""
+    """Return the median time and, in brackets, telecine's time divided by it."""
     if "median_seconds" not in result:
         return "failed" if result["installed"] else "not installed"
     text = _seconds(result["median_seconds"])
@@ -78,7 +78,7 @@ def _cell(result: dict[str, Any], best: bool = False) -> str:
 
 
 def _remarks(results: dict[str, Any]) -> Iterator[str]:
-    """What the table cannot show: who was wrong or missing and why, and how near everybody is to ffmpeg."""
+    """Yield remarks about missing peers, wrong frames, and differences from ffmpeg."""
     missing = [f"{peer['title']}: {peer['missing']}" for peer in results["peers"] if peer["missing"]]
     if missing:
         yield "Not installed: " + "; ".join(missing) + "."
@@ -95,12 +95,12 @@ def _remarks(results: dict[str, Any]) -> Iterator[str]:
                 largest[name] = max(largest.get(name, 0), result["max"])
             if result.get("busy_after", 0.0) > 0.2:
                 spinning[name] = max(spinning.get(name, 0.0), result["busy_after"])
-    yield _details("Wrong frames and failures", wrong) if wrong else "Nobody gave a wrong frame."
+    yield _details("Wrong frames and failures", wrong) if wrong else "No decoder returned a wrong frame."
     differences = ", ".join(f"{titles[name]} {difference}" for name, difference in largest.items())
     yield f"Largest difference from ffmpeg's `rgb24`, of 255: {differences}."
     if spinning:
         said = ", ".join(f"{titles[name]} {share:.1f}" for name, share in spinning.items())
-        yield f"Cores that were still busy 30 ms after an answer: {said}."
+        yield f"Cores that were still busy 30 ms after the decoder had returned: {said}."
     shares = [row for row in rows if row["index_target"]]
     if shares:
         said = ", ".join(f"{row['title']} {row['index_share']:.1%} ({_verdict(row['index_met'])})" for row in shares)
@@ -108,8 +108,8 @@ def _remarks(results: dict[str, Any]) -> Iterator[str]:
         yield f"Share of packet index and plan in a request for 8 frames, target {target:.0%}: {said}."
 
 
-def _alone(results: dict[str, Any]) -> str:
-    """What has no peer."""
+def _table_without_peers(results: dict[str, Any]) -> str:
+    """Return the table of the measurements without peers."""
     kinds = (("size=", "size", _size), ("telecine probe", "probe", _probe), ("memory", "memory", _memory))
     lines = []
     for what, name, describe in kinds:
@@ -153,7 +153,7 @@ def _line(cells: Sequence[Any]) -> str:
 
 
 def _details(title: str, lines: Sequence[str]) -> str:
-    """A folded list."""
+    """Return a collapsed list."""
     if not lines:
         return ""
     return "\n".join([f"<details><summary>{title}</summary>", "", *(f"- {line}" for line in lines), "", "</details>"])

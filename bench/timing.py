@@ -1,4 +1,4 @@
-"""How times are taken: in turns, so that what else the machine does meets everybody alike."""
+"""Alternating measurement of several decoders, so that other load on the machine affects all alike."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Times", "in_turns", "ratio"]
+__all__ = ["Times", "ratio", "time_alternately"]
 
 _IDLE_SECONDS = 0.03
 _DECODER_BYTES = 200 << 20
-"""About what a decoder takes for its pictures."""
+"""Approximate memory of the pictures of a decoder."""
 
 
 @dataclass
 class Times:
-    """What was measured of one contender."""
+    """Times of one contender."""
 
     seconds: list[float] = field(default_factory=list)
     """Wall time of each round."""
     cpu_seconds: list[float] = field(default_factory=list)
     """Processor time of each round, of all threads."""
     busy_after: float = 0.0
-    """Largest share of a core that its threads still used once it had answered."""
+    """Largest share of a core that its threads still used after it had returned."""
 
     @property
     def median(self) -> float:
-        """Of the wall times."""
+        """Median of the wall times, seconds."""
         return statistics.median(self.seconds)
 
     def as_json(self) -> dict[str, Any]:
-        """For the results file."""
+        """Return the entries for the results file."""
         return {
             "median_seconds": round(self.median, 5),
             "median_cpu_seconds": round(statistics.median(self.cpu_seconds), 5),
@@ -46,42 +46,43 @@ class Times:
         }
 
 
-def in_turns(contenders: Mapping[str, Callable[[], Any]], rounds: int, result_bytes: int = 0) -> dict[str, Times]:
-    """Run each once, then each once more, and so on: A B C A B C.
+def time_alternately(
+    contenders: Mapping[str, Callable[[], Any]], rounds: int, result_bytes: int = 0
+) -> dict[str, Times]:
+    """Run each contender once per round, in the order A B C A B C, and return their times.
 
     Args:
-        contenders: what to run, by name. The result is dropped after the clock was stopped.
-        rounds: how often each runs.
-        result_bytes: size of a result; everybody finds the memory for it in the same state.
+        contenders: functions by name. Their results are freed after the clock was stopped.
+        rounds: number of times that each one runs.
+        result_bytes: size of a result; before each call, that much memory is written to once.
     """
     times = {name: Times() for name in contenders}
     for _ in range(rounds):
         for name, run in contenders.items():
             gc.collect()
-            _level_memory(2 * result_bytes + _DECODER_BYTES)
+            _touch_memory(2 * result_bytes + _DECODER_BYTES)
             wall, cpu = time.perf_counter(), time.process_time()
             result = run()
             times[name].seconds.append(time.perf_counter() - wall)
             times[name].cpu_seconds.append(time.process_time() - cpu)
             del result
             gc.collect()
-            # whoever leaves threads spinning slows the next one down: a peer's fault must not pass unseen
+            # threads that keep running would slow the next contender down, so their time is recorded
             cpu = time.process_time()
             time.sleep(_IDLE_SECONDS)
             times[name].busy_after = max(times[name].busy_after, (time.process_time() - cpu) / _IDLE_SECONDS)
     return times
 
 
-def _level_memory(size: int) -> None:
-    """Write to so much memory and free it.
+def _touch_memory(size: int) -> None:
+    """Allocate memory, write to it, and free it.
 
-    A virtual machine gives memory that was free for a second or two back to its host, and getting it again takes longer
-    than many a decode (0.3 s for 200 MB were seen). It would be paid by whoever comes after a pause, and not by whoever
-    comes after somebody who used a lot.
+    A virtual machine returns memory that was free for a second or two to its host. Getting it back takes longer than
+    many decodes (0.3 s for 200 MB were measured), and only the contender that runs after a pause would pay for it.
     """
     np.empty(size, np.uint8)[:: mmap.PAGESIZE] = 1
 
 
 def ratio(ours: Times, theirs: Times) -> float:
-    """Median over the rounds of our time to theirs in the same round."""
+    """Return the median over the rounds of our time divided by theirs in the same round."""
     return statistics.median(a / b for a, b in zip(ours.seconds, theirs.seconds, strict=True))
