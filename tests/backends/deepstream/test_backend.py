@@ -256,7 +256,7 @@ def test_a_deadline_ends_the_wait_for_a_worker(start: Start) -> None:
     first = threading.Thread(target=occupy)
     first.start()
     time.sleep(0.5)
-    with pytest.raises(telecine.DeadlineError, match="waiting for a worker"):
+    with pytest.raises(telecine.DeadlineError, match="waiting for a decoder session"):
         load("h264_pyramid.mp4", timeout=0.3)
     first.join()
 

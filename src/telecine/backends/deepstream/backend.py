@@ -15,15 +15,17 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, wait
 from typing import Any
 
 from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
 from telecine.backends.cuda_output import parse_device_index
 from telecine.backends.deepstream.bitstream_builder import InputFile, build_files, plan_ranges
-from telecine.backends.deepstream.worker_pool import POLL_SECONDS, WorkerPool, load_library
 from telecine.backends.remux.output_buffers import PinnedOutput, TorchOutput
+from telecine.backends.session_pool import POLL_SECONDS, Session, SessionPool
 from telecine.bitstream.h273 import matrix_code
+from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable, DeadlineError, UnsupportedVideoError
 from telecine.plan.ranges import DecodeRange, find_undecodable_targets
 from telecine.validation import Option
@@ -49,6 +51,7 @@ _INSTALL = (
     "libv4l-0), glibc 2.34 or newer, CUDA 13 with NPP, and torch for CUDA"
 )
 _log = logging.getLogger("telecine.backends.deepstream.backend")
+_building = threading.Lock()
 
 
 class DeepStreamBackend(Backend):
@@ -72,14 +75,12 @@ class DeepStreamBackend(Backend):
     tolerances: Mapping[str, int] = {"size": 12}
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._workers: WorkerPool | None = None
-        self._has_warned = False
+        self._workers: SessionPool[_Worker] = SessionPool("pool_size")
 
     def status(self) -> BackendStatus:
         try:
-            library = load_library()
             import torch
+            from nvidia import deepstream_videodecode as library
 
             if not torch.cuda.is_available():
                 return self.make_status(str(library.__version__), "torch sees no NVIDIA GPU")
@@ -102,27 +103,34 @@ class DeepStreamBackend(Backend):
         _refuse_unsupported(request)
         on_host = request.device == "cpu"
         output = PinnedOutput(request) if on_host else TorchOutput(request, torch.device("cuda", 0))
-        _FileDecoder(self._get_workers(request), request, output).decode()
+        _FileDecoder(self._workers, request, output).decode()
         return output.decoded()
 
-    def _get_workers(self, request: DecodeRequest) -> WorkerPool:
-        wanted = request.options["pool_size"]
-        wanted = None if wanted is None else _clamp(wanted)
-        with self._lock:
-            if self._workers is None:
-                # without it the library copies surfaces that may not be complete
-                os.environ.setdefault("DS_SYNC_COPY", "1")
-                self._workers = WorkerPool(wanted or _default_size())
-            elif wanted not in (None, self._workers.size) and not self._has_warned:
-                self._has_warned = True
-                _log.warning("pool_size is %d; it stays %d, as the first request said", wanted, self._workers.size)
-            return self._workers
+
+class _Worker(Session):
+    """A pool of the library with a single worker, so that it is known which decoder a call gets."""
+
+    def __init__(self) -> None:
+        # without it the library copies surfaces that may not be complete
+        os.environ.setdefault("DS_SYNC_COPY", "1")
+        try:
+            from nvidia import deepstream_videodecode
+
+            self.pool = deepstream_videodecode.DecodePool(num_workers=1)
+        except Exception as error:  # torch, CUDA and GStreamer have errors of their own
+            raise BackendUnavailable(f"deepstream cannot be started: {type(error).__name__}: {error}") from error
+
+    def close(self) -> None:
+        # it waits for the worker, for seconds
+        threading.Thread(target=self.pool.shutdown, name="telecine-deepstream-end", daemon=True).start()
 
 
 class _FileDecoder:
     """Executes the plan of one request. Not thread-safe."""
 
-    def __init__(self, workers: WorkerPool, request: DecodeRequest, output: PinnedOutput | TorchOutput) -> None:
+    def __init__(
+        self, workers: SessionPool[_Worker], request: DecodeRequest, output: PinnedOutput | TorchOutput
+    ) -> None:
         self._workers, self._request, self._output = workers, request, output
         self._color_options = _color_options(request)
         self._num_refusals = 0
@@ -131,7 +139,7 @@ class _FileDecoder:
         """Fill the rows of the frames that can be decoded and verified."""
         index, deadline = self._request.index, self._request.deadline
         ranges = plan_ranges(index, self._request.plan.frames)
-        for file in self._workers.build_in_turn(build_files(self._request, ranges, self._color_options), deadline):
+        for file in _build_in_turn(build_files(self._request, ranges, self._color_options), deadline):
             if not self._decode_file(file):
                 for range_ in file.ranges:
                     find_undecodable_targets(index, range_, self._decode_range)
@@ -174,41 +182,58 @@ class _FileDecoder:
 
     def _call(self, file: InputFile, **targets: Any) -> Any:
         """Decode a file with a worker, in a thread that can be left behind: a worker that dies never answers."""
-        request = self._request
-        limit = request.options["timeout_sec"]
-        worker = self._workers.take(file.decoder_key, request.deadline)
-        left = request.deadline.remaining()
-        answers: list[Any] = []
-        done = threading.Event()
-
-        def call() -> None:
+        deadline, options, pool = self._request.deadline, self._request.options, self._workers
+        size, limit = options["pool_size"], options["timeout_sec"]
+        size = None if size is None else _clamp(size)
+        with (
+            pool.slot(size, _default_size(), deadline),
+            pool.session(file.decoder_key, lambda idle: idle or _Worker()) as worker,
+        ):
+            left = deadline.remaining()
             timeout = limit if left is None else max(0.001, min(limit, left))
-            try:
-                answers.append(worker.pool.decode(file.data, codec=file.decoder_key, timeout_sec=timeout, **targets))
-            except Exception as error:
-                answers.append(error)
-            done.set()
+            future: Future[Any] = Future()
 
-        reusable = False
-        try:
+            def call() -> None:
+                try:
+                    future.set_result(
+                        worker.pool.decode(file.data, codec=file.decoder_key, timeout_sec=timeout, **targets)
+                    )
+                except Exception as error:
+                    future.set_exception(error)
+
             started = time.monotonic()
             threading.Thread(target=call, name="telecine-deepstream", daemon=True).start()
-            while not done.wait(POLL_SECONDS):
+            while not wait([future], POLL_SECONDS).done:
                 waited = time.monotonic() - started
-                request.deadline.check("decoding")
+                deadline.check("decoding")
                 if waited > limit + _GRACE_SECONDS:
                     raise DeadlineError(f"deepstream gave no answer within {waited:.0f} s (timeout_sec is {limit:g})")
-            (answer,) = answers
-            if isinstance(answer, Exception):
-                raise BackendUnavailable(f"deepstream: {type(answer).__name__}: {answer}") from answer
+            if (error := future.exception()) is not None:
+                raise BackendUnavailable(f"deepstream: {type(error).__name__}: {error}") from error
+            answer = future.result()
             if "timeout" in answer.error:
-                request.deadline.check("decoding")
+                deadline.check("decoding")
                 raise DeadlineError(f"deepstream: {answer.error} (timeout_sec is {limit:g})")
             # after an error the worker stalls for seconds; after a timeout its late frames get into the next result
-            reusable = not answer.error
-        finally:
-            self._workers.give_back(worker, reusable)
+            worker.is_reusable = not answer.error
         return answer
+
+
+def _build_in_turn(files: Iterator[InputFile], deadline: Deadline) -> Iterator[InputFile]:
+    """Yield files, each built by one request at a time.
+
+    The library runs Python code at every picture: the fewer threads compete for the interpreter, the faster it is.
+    """
+    while True:
+        while not _building.acquire(timeout=POLL_SECONDS):
+            deadline.check("waiting for others to read their packets")
+        try:
+            file = next(files, None)
+        finally:
+            _building.release()
+        if file is None:
+            return
+        yield file
 
 
 def _refuse_unsupported(request: DecodeRequest) -> None:

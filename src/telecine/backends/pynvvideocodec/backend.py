@@ -26,9 +26,10 @@ from telecine.backends.cuda_output import (
     parse_device_index,
 )
 from telecine.backends.pynvvideocodec.batches import DEINTERLACES, BatchReader, PacketBatch, PassState, refusal
-from telecine.backends.pynvvideocodec.decoder_pool import DecoderPool, DecoderSession, LibraryFailure
+from telecine.backends.pynvvideocodec.decoder_session import DecoderSession, LibraryFailure
 from telecine.backends.pynvvideocodec.parser_check import DISPLAYED_IN_DECODE_ORDER
 from telecine.backends.pynvvideocodec.surfaces import GpuSurfaceOutput, HostSurfaceOutput, locate_surface
+from telecine.backends.session_pool import SessionPool
 from telecine.errors import BackendUnavailable, UnsupportedVideoError
 from telecine.plan.damage import unreliable_targets
 from telecine.plan.ranges import DecodeRange, closed_points, output_rows, split_at_resets
@@ -39,6 +40,8 @@ __all__ = ["PyNvVideoCodecBackend"]
 _INSTALL = "pip install 'telecine[pynvvideocodec]'"
 _CODECS = {"h264": "H264", "hevc": "HEVC", "vp8": "VP8", "vp9": "VP9", "av1": "AV1", "vc1": "VC1"}
 """The library's names of codecs, by FFmpeg's."""
+_DEFAULT_SESSIONS = 2
+"""Without the option ``hw_decoders``. Each session holds some 128 MiB of GPU memory."""
 _Output = HostSurfaceOutput | GpuSurfaceOutput
 _log = logging.getLogger("telecine.backends.pynvvideocodec.backend")
 
@@ -62,7 +65,7 @@ class PyNvVideoCodecBackend(Backend):
     }
 
     def __init__(self) -> None:
-        self._decoders = DecoderPool()
+        self._decoders: SessionPool[DecoderSession] = SessionPool("hw_decoders", is_cleared_at_exit=True)
 
     def status(self) -> BackendStatus:
         try:
@@ -88,7 +91,7 @@ class PyNvVideoCodecBackend(Backend):
         library = _library()
         _refuse_unsupported(request)
         output: _Output = HostSurfaceOutput(request) if request.device == "cpu" else GpuSurfaceOutput(request)
-        with self._decoders.slot(request):
+        with self._decoders.slot(request.options["hw_decoders"], _DEFAULT_SESSIONS, request.deadline):
             decoder = _PacketDecoder(library, self._decoders, request, output)
             for ranges in split_at_resets(request.plan.ranges):
                 decoder.decode(ranges)
@@ -154,7 +157,9 @@ def _hardware_refusal(request: DecodeRequest) -> str | None:
 class _PacketDecoder:
     """Executes the plan of one request. Not thread-safe."""
 
-    def __init__(self, library: ModuleType, decoders: DecoderPool, request: DecodeRequest, output: _Output) -> None:
+    def __init__(
+        self, library: ModuleType, decoders: SessionPool[DecoderSession], request: DecodeRequest, output: _Output
+    ) -> None:
         self._library, self._decoders = library, decoders
         self._request, self._output, self._index = request, output, request.index
         self._reader = BatchReader(request)
@@ -258,7 +263,9 @@ class _PacketDecoder:
         finally:
             self._output.flush()
 
-    def _session_key(self, headers: tuple[bytes, ...]) -> tuple[tuple[Any, ...], Callable[[], DecoderSession]]:
+    def _session_key(
+        self, headers: tuple[bytes, ...]
+    ) -> tuple[tuple[Any, ...], Callable[[DecoderSession | None], DecoderSession]]:
         """Return the key of sessions that can decode these sequence headers, and a function that creates one."""
         library, request, codec = self._library, self._request, self._index.codec
         max_size = request.options["max_width"], request.options["max_height"]
@@ -276,4 +283,10 @@ class _PacketDecoder:
             "maxheight": max_size[1],
             "outputColorType": library.OutputColorType.NATIVE,
         }
-        return key, lambda: DecoderSession(library, key, arguments)
+
+        def create(evicted: DecoderSession | None) -> DecoderSession:
+            if evicted is not None:
+                evicted.close()
+            return DecoderSession(library, arguments)
+
+        return key, create
