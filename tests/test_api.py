@@ -14,8 +14,8 @@ from support.clips import CLIPS
 from telecine import nvdec
 from telecine.backends.registry import BUILT_IN, get_backend
 from telecine.request import BackendOptions, LoadOptions, PolicyName, Request, SamplingOptions
-from telecine.sampling.policies import POLICIES
-from telecine.sampling.select import KEY_FRAMES, Sampling
+from telecine.sampling.policies import KEY_FRAMES, POLICIES
+from telecine.sampling.select import Sampling
 
 CLIP = CLIPS["base.mp4"]
 

@@ -1,17 +1,20 @@
-"""Validation of option values: numbers of any library, error messages, and the options that backends declare."""
+"""Validation of option values: numbers of any library, error messages, fields, and options that backends declare."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from telecine.errors import OptionsError
 
-__all__ = ["Option", "check_options", "format_value", "to_float", "to_int"]
+__all__ = ["Checked", "Option", "check_float", "check_int", "check_options", "format_value", "to_float", "to_int"]
+
+Given = TypeVar("Given")
+Kept = TypeVar("Kept")
 
 _KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a string"}
 _MAX_CHARACTERS = 100
@@ -47,6 +50,37 @@ def format_value(value: object) -> str:
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
 
 
+def check_int(name: str, value: object, low: int | None = None, high: int | None = None) -> int:
+    """Return a whole number from ``low`` to ``high`` as ``int``, or raise OptionsError that names the argument."""
+    return Option(int, None, "", low, high).check(name, value)  # type: ignore[no-any-return]
+
+
+def check_float(name: str, value: object, low: float | None = None, high: float | None = None) -> float:
+    """Return a number from ``low`` to ``high`` as ``float``, or raise OptionsError that names the argument."""
+    return Option(float, None, "", low, high).check(name, value)  # type: ignore[no-any-return]
+
+
+class Checked(Generic[Given, Kept]):
+    """Dataclass field that checks and converts the value it is given.
+
+    Args:
+        default: the default of the field, converted already.
+        check: returns the converted value for the name of the field and the value given; raises OptionsError.
+    """
+
+    def __init__(self, default: Kept, check: Callable[[str, Given], Kept]) -> None:
+        self._default, self._check = default, check
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> Kept:
+        return self._default if instance is None else instance.__dict__[self._name]
+
+    def __set__(self, instance: object, value: Given) -> None:
+        instance.__dict__[self._name] = self._check(self._name, value)
+
+
 @dataclass(frozen=True)
 class Option:
     """Declaration of a backend's option."""
@@ -68,37 +102,31 @@ class Option:
         """Return the allowed values in words."""
         if self.choices:
             return " or ".join(f'"{choice}"' for choice in self.choices)
-        bounds = ""
-        if self.low is not None:
-            bounds = f" from {self.low:g} to {self.high:g}" if self.high is not None else f" from {self.low:g} on"
-        return _KINDS[self.kind] + bounds
+        if self.low is None:
+            return _KINDS[self.kind]
+        return f"{_KINDS[self.kind]} from {self.low} {'on' if self.high is None else f'to {self.high}'}"
 
     def parse(self, value: Any) -> Any:
         """Return a value as a Python object, None if it is not allowed."""
-        if self.kind is bool:
-            return value if isinstance(value, bool) else None
-        if self.kind is str:
-            return value if isinstance(value, str) and (not self.choices or value in self.choices) else None
+        if self.kind in (bool, str):
+            return value if isinstance(value, self.kind) and (not self.choices or value in self.choices) else None
         number = to_float(value) if self.kind is float else to_int(value)
         low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
         # the comparison refuses NaN
         return number if number is not None and low <= number <= high else None
 
+    def check(self, name: str, value: Any, where: str = "") -> Any:
+        """Return a value as a Python object, or raise OptionsError that says where it is not allowed."""
+        parsed = self.parse(value)
+        if parsed is None:
+            raise OptionsError(f"{name} is {format_value(value)}; {where}it must be {self.describe_allowed()}")
+        return parsed
+
 
 def check_options(
     backend: str, given: Mapping[str, Any], own: Mapping[str, Option], others: Mapping[str, Mapping[str, Option]]
 ) -> dict[str, Any]:
-    """Return the backend options of a call, completed with the defaults.
-
-    Args:
-        backend: name of the backend that is to decode.
-        given: options of the call; None counts as not given.
-        own: options that this backend declares.
-        others: options that each backend declares, to name the owner of a misplaced option.
-
-    Raises:
-        OptionsError: an option is unknown, belongs to another backend, or has a value that is not allowed.
-    """
+    """Return the backend options of a call, completed with the defaults. ``others`` has the options of each backend."""
     for name in given:
         if name not in own:
             owners = [other for other, declared in others.items() if name in declared and other != backend]
@@ -108,10 +136,6 @@ def check_options(
             raise OptionsError(f"{backend} has no option {name}; {known}")
     values = {name: option.default for name, option in own.items()}
     for name, value in given.items():
-        if value is None:
-            continue
-        values[name] = own[name].parse(value)
-        if values[name] is None:
-            allowed = own[name].describe_allowed()
-            raise OptionsError(f"{name} is {format_value(value)}; for {backend} it must be {allowed}")
+        if value is not None:
+            values[name] = own[name].check(name, value, f"for {backend} ")
     return values

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telecine.errors import NoVideoError, OptionsError
-from telecine.sampling.policies import POLICIES, ClipFacts, apply_policy, policy_defaults
-from telecine.sampling.select import KEY_FRAMES, Sampling, select
+from telecine.sampling.policies import KEY_FRAMES, POLICIES, ClipFacts, apply_policy, policy_defaults
+from telecine.sampling.select import Sampling, select
 from telecine.timeline import Timeline
 
 MILLISECOND = Fraction(1, 1000)

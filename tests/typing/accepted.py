@@ -34,6 +34,15 @@ def options() -> None:
     telecine.load(path, **of_another_package)
 
 
+def numbers_of_other_libraries() -> None:
+    limits = telecine.Limits(max_pixels=np.int64(2**26), max_seconds=Fraction(7, 2), read_timeout=np.float32(5))
+    assert_type((limits.max_pixels, limits.max_seconds), tuple[int, float])
+    sampling = telecine.Sampling(num_frames=np.int64(8), fps=np.float32(2.5), start=Fraction(1, 3))
+    assert_type((sampling.num_frames, sampling.fps), tuple[int | None, float | Fraction | None])
+    telecine.Sampling(indices=np.arange(5)), telecine.Sampling(timestamps=[0.5, Fraction(1, 3)])
+    assert_type(telecine.Fit(np.int64(100_000), multiple_of=np.int32(28)).max_pixels, int)
+
+
 def video() -> None:
     with telecine.open(path, device="cuda", errors="strict", timeout=30) as video:
         assert_type(video, telecine.Video)

@@ -15,6 +15,9 @@ telecine.load("clip.mp4", size="large")  # rejected
 telecine.load("clip.mp4", timeout="10 s")  # rejected
 telecine.load("clip.mp4", out="tensorflow")  # rejected
 telecine.load("clip.mp4", limits={"max_pixels": 1})  # rejected
+telecine.Limits(max_pixels="large")  # rejected
+telecine.Fit("large")  # rejected
+telecine.Sampling(num_frames="8")  # rejected
 telecine.probe("clip.mp4", num_frames=8)  # rejected
 telecine.open("clip.mp4", num_frames=8)  # rejected
 telecine.Pool().submit("clip.mp4", nframes=8)  # rejected

@@ -30,8 +30,7 @@ from telecine.errors import BackendUnavailable, OptionsError, TelecineError
 from telecine.frames import Frames
 from telecine.index.video_info import VideoInfo
 from telecine.request import LoadOptions
-from telecine.sampling.policies import POLICIES
-from telecine.sampling.select import KEY_FRAMES
+from telecine.sampling.policies import KEY_FRAMES, POLICIES
 from telecine.source.urls import format_source, printable
 
 __all__ = ["main"]

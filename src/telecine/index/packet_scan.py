@@ -162,12 +162,12 @@ def scan_packets(
     # packets of a larger source would not fit, except for its audio; filling memory in vain takes time
     scan = PacketScan(codec, extradata, keep=demuxer.size <= _MAX_KEPT_BYTES)
     scan.has_reference_facts = scanner is not None and codec not in CONTAINER_DISPOSABLE_CODECS
-    has_palette = context.pix_fmt == "pal8"
+    has_palette, max_packets = context.pix_fmt == "pal8", limits.max_packets
     try:
         with SCAN_LOCK.acquire(deadline, "waiting to read the packets") as ticket:
             for packet in packets:
-                if len(scan.pts) >= limits.max_packets:
-                    raise LimitError(f"{demuxer.name}: more than {limits.max_packets} packets (limits.max_packets)")
+                if len(scan.pts) >= max_packets:
+                    raise LimitError(f"{demuxer.name}: more than {max_packets} packets (limits.max_packets)")
                 if len(scan.pts) % 16 == 0:  # reading checks the deadline too, but kept packets are not read
                     ticket.report_progress()
                     deadline.check("reading the packets")

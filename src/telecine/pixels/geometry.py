@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import SupportsIndex, TypeAlias
 
 from telecine.errors import OptionsError
-from telecine.validation import format_value, to_int
+from telecine.validation import check_int, format_value, to_int
 
 __all__ = ["Fit", "Geometry", "Size", "fit_size"]
 
@@ -28,7 +28,7 @@ _MAX_FIT_PIXELS = 1 << 62
 """Largest value in a :class:`Fit`: far above any limit, and exact arithmetic with floats is possible."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Fit:
     """A size computed from the video's own: within a pixel budget, and as near to its aspect ratio as multiples allow.
 
@@ -39,16 +39,14 @@ class Fit:
     """
 
     max_pixels: int
-    multiple_of: int = 1
-    min_pixels: int = 0
+    multiple_of: int
+    min_pixels: int
 
-    def __post_init__(self) -> None:
-        for name in ("max_pixels", "multiple_of", "min_pixels"):
-            given = getattr(self, name)
-            number = to_int(given)
-            if number is None or not 0 <= number <= _MAX_FIT_PIXELS:
-                raise OptionsError(f"size: {name} is {format_value(given)}; it must be a whole number from 0 to 2**62")
-            object.__setattr__(self, name, number)
+    def __init__(
+        self, max_pixels: SupportsIndex, multiple_of: SupportsIndex = 1, min_pixels: SupportsIndex = 0
+    ) -> None:
+        for name, given in (("max_pixels", max_pixels), ("multiple_of", multiple_of), ("min_pixels", min_pixels)):
+            object.__setattr__(self, name, check_int(f"size: {name}", given, 0, _MAX_FIT_PIXELS))
         if self.multiple_of < 1 or self.max_pixels < self.multiple_of**2 or self.min_pixels > self.max_pixels:
             raise OptionsError(
                 f"size: {self} cannot be met; it needs multiple_of >= 1, max_pixels >= multiple_of squared and "

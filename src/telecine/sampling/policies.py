@@ -20,11 +20,15 @@ import numpy.typing as npt
 
 from telecine.errors import OptionsError
 from telecine.timeline import Timeline
+from telecine.validation import format_value
 
-__all__ = ["POLICIES", "ClipFacts", "apply_policy", "may_be_rounded", "policy_defaults"]
+__all__ = ["KEY_FRAMES", "POLICIES", "ClipFacts", "apply_policy", "may_be_rounded", "policy_defaults"]
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
+
+KEY_FRAMES = "key_frames"
+"""The policy that chooses among key frames. It needs a timeline; :mod:`telecine.sampling.select` has it."""
 
 _MAX_INDICES = 1_000_000
 """Maximum number of indices from a rule without a bound: far above any model, far below the machine's memory."""
@@ -46,6 +50,17 @@ class ClipFacts:
         """Return the facts of a clip, measured on its timeline."""
         fps = _nominal_fps(timeline)
         return cls(timeline.num_frames, fps, timeline.num_frames / fps if fps > 0 else 0.0)
+
+    def require_fps(self) -> float:
+        """Return the frame rate of the source. Raises OptionsError if it is unknown."""
+        if self.fps <= 0:
+            raise OptionsError("needs the frame rate of the source, which is unknown; use num_frames")
+        return self.fps
+
+    @property
+    def estimated_duration(self) -> float:
+        """The duration; if it is unknown, as vLLM estimates it from the number of frames."""
+        return self.duration or (round((self.num_frames - 1) / self.fps) + 1 if self.fps > 0 else 0.0)
 
 
 def may_be_rounded(timeline: Timeline) -> bool:
@@ -72,9 +87,12 @@ def _nominal_fps(timeline: Timeline) -> float:
     return float(measured)
 
 
-def _spaced(first: float, last: float, count: int) -> IntArray:
-    """Return ``count`` even steps from first to last, truncated. Float steps belong to the rules: 6.999... gives 6."""
-    return np.linspace(first, last, count, dtype=np.int64)
+def _truncated(num_frames: int, count: int) -> IntArray:
+    """Return ``count`` even steps over all frames, truncated; each frame once if there are no more than ``count``.
+
+    The float rounding of the steps belongs to the rules: 6.999... gives 6.
+    """
+    return np.linspace(0, num_frames - 1, min(count, num_frames), dtype=np.int64)
 
 
 def _rounded(num_frames: int, count: int) -> IntArray:
@@ -87,14 +105,9 @@ def _pad_to_pairs(indices: IntArray) -> IntArray:
     return np.append(indices, indices[-1]) if len(indices) % 2 else indices
 
 
-def _require_fps(facts: ClipFacts, model: str) -> None:
-    if facts.fps <= 0:
-        raise OptionsError(f"policy {model!r} needs the frame rate of the source, which is unknown; use num_frames")
-
-
-def _check_count(count: float, model: str) -> None:
+def _check_count(count: float) -> None:
     if count > _MAX_INDICES:
-        raise OptionsError(f"policy {model!r} would choose {count:.0f} frames; at most {_MAX_INDICES} are allowed")
+        raise OptionsError(f"would choose {count:.0f} frames; at most {_MAX_INDICES} are allowed")
 
 
 def vllm_uniform(facts: ClipFacts, *, num_frames: int = 32, fps: float | None = None) -> IntArray:
@@ -105,15 +118,14 @@ def vllm_uniform(facts: ClipFacts, *, num_frames: int = 32, fps: float | None = 
     count = min(num_frames, facts.num_frames)
     if fps is not None:
         count = min(count, math.floor(facts.duration * fps))
-    count = max(1, count)
-    return np.arange(count) if count == facts.num_frames else _spaced(0, facts.num_frames - 1, count)
+    return _truncated(facts.num_frames, max(1, count))
 
 
 def vllm_dynamic(facts: ClipFacts, *, fps: float = 2.0) -> IntArray:
     """Choose by rate up to 300 s, else as many frames as for 300 s (``DynamicVideoBackend``; GLM-4V)."""
     max_seconds = 300
     last = facts.num_frames - 1
-    duration = facts.duration or _estimated_duration(facts)
+    duration = facts.estimated_duration
     if duration > max_seconds:
         count = int(max_seconds * fps)
         if count >= facts.num_frames:
@@ -128,10 +140,6 @@ def vllm_dynamic(facts: ClipFacts, *, fps: float = 2.0) -> IntArray:
     return np.unique(np.minimum(frames, last).astype(np.int64))
 
 
-def _estimated_duration(facts: ClipFacts) -> float:
-    return round((facts.num_frames - 1) / facts.fps) + 1 if facts.fps > 0 else 0.0
-
-
 def qwen3_vl(facts: ClipFacts, *, fps: float = 2.0, min_frames: int = 4, max_frames: int = 768) -> IntArray:
     """Choose a count by rate within bounds, evenly over the clip, rounded (``Qwen3VLVideoBackend``)."""
     rate = facts.fps if facts.fps > 0 else 24.0
@@ -142,18 +150,14 @@ def qwen3_vl(facts: ClipFacts, *, fps: float = 2.0, min_frames: int = 4, max_fra
 
 def qwen2_vl(facts: ClipFacts, *, fps: float = 2.0, min_frames: int = 4, max_frames: int = 768) -> IntArray:
     """Choose an even count by rate within bounds, at float32 steps (``Qwen2VLVideoBackend``; Qwen2-VL, Qwen2.5-VL)."""
-    _require_fps(facts, "qwen2_vl")
+    total, seconds = facts.num_frames, facts.num_frames / facts.require_fps()
     if max_frames < 2:
-        raise OptionsError(
-            f"policy 'qwen2_vl' takes pairs of frames; max_frames is {max_frames}, it must be at least 2"
-        )
-    total = facts.num_frames
+        raise OptionsError(f"takes pairs of frames; max_frames is {max_frames}, it must be at least 2")
     most = min(max_frames, 768, total) // 2 * 2
-    wanted = min(max(total / facts.fps * min(fps, 30), min_frames), most)
     if most == 0:
         return np.empty(0, np.int64)
     # vLLM divides by zero if a low rate and min_frames = 1 give less than a pair
-    count = max(math.floor(wanted / 2) * 2, 2)
+    count = max(math.floor(min(max(seconds * min(fps, 30), min_frames), most) / 2) * 2, 2)
     return np.minimum(_float32_steps(total, total / count), total - 1)
 
 
@@ -188,23 +192,24 @@ def _step_frames(facts: ClipFacts, step: float, until: float) -> IntArray:
     return picks[picks < total]
 
 
-def _correct_count(picks: IntArray, count: int, num_frames: int) -> IntArray:
-    """Correct the number of chosen frames to ``count`` as the GLM rules do, without repeats."""
-    if len(picks) < count:
-        picks = _spaced(picks[0], picks[-1], count)
-    elif len(picks) > count:
-        picks = _spaced(0, num_frames - 1, count)
-    return np.unique(picks)
+def _glm(facts: ClipFacts, count: int, step: float, until: float) -> IntArray:
+    """Choose at each multiple of ``step``, or ``count`` frames if that gives another number, each once, in pairs."""
+    if facts.num_frames < count:
+        picks = np.arange(facts.num_frames)
+    else:
+        picks = _step_frames(facts, step, until)
+        if len(picks) < count:
+            picks = np.unique(np.linspace(picks[0], picks[-1], count, dtype=np.int64))
+        elif len(picks) > count:
+            picks = _truncated(facts.num_frames, count)
+    return _pad_to_pairs(picks)
 
 
 def glm46v(facts: ClipFacts) -> IntArray:
     """Choose at 3, 1 or 0.5 fps by duration, in pairs, at most 640 (``GLM46VVideoBackend``; GLM-4.6V)."""
-    total = facts.num_frames
-    duration = facts.duration or _estimated_duration(facts)
+    duration = facts.estimated_duration
     rate = 3.0 if duration <= 30 else 1.0 if duration <= 300 else 0.5
-    count = min(int(min(duration, 2400) * rate * 2), 640)
-    picks = _spaced(0, total - 1, count) if total < count else _step_frames(facts, 1 / (2 * rate), int(duration))
-    return _pad_to_pairs(_correct_count(picks, count, total))
+    return _glm(facts, min(int(min(duration, 2400) * rate * 2), 640), 1 / (2 * rate), int(duration))
 
 
 def glm5next(facts: ClipFacts, *, fps: float = 2.0, max_frames: int = 2048) -> IntArray:
@@ -212,22 +217,19 @@ def glm5next(facts: ClipFacts, *, fps: float = 2.0, max_frames: int = 2048) -> I
 
     Steps are half as long as the rate says, so that most clips end in an even spread over all frames.
     """
-    _require_fps(facts, "glm5next")
-    total = facts.num_frames
-    duration = facts.duration or _estimated_duration(facts)
+    facts.require_fps()
+    duration = facts.estimated_duration
     count = min(int(duration * fps), max_frames)
-    _check_count(count, "glm5next")
-    picks = np.arange(count) * total // count if total < count else _step_frames(facts, 1 / (2 * fps), int(duration))
-    return _pad_to_pairs(_correct_count(picks, count, total))
+    _check_count(count)
+    return _glm(facts, count, 1 / (2 * fps), int(duration))
 
 
 def glmga(facts: ClipFacts, *, fps: float = 2.0, max_frames: int = 640) -> IntArray:
     """Choose by rate, in pairs, at most 640 (``GLMGAVideoBackend``)."""
-    _require_fps(facts, "glmga")
-    rate = min(fps, 30)
-    duration = facts.duration or _estimated_duration(facts)
+    facts.require_fps()
+    rate, duration = min(fps, 30), facts.estimated_duration
     count = min(int(duration * rate), max_frames, 640, facts.num_frames)
-    return _pad_to_pairs(_correct_count(_step_frames(facts, 1 / rate, duration - 1 / rate), count, facts.num_frames))
+    return _glm(facts, count, 1 / rate, duration - 1 / rate)
 
 
 def molmo2(facts: ClipFacts, *, num_frames: int = 64, fps: float = 2.0) -> IntArray:
@@ -240,11 +242,11 @@ def molmo2(facts: ClipFacts, *, num_frames: int = 64, fps: float = 2.0) -> IntAr
     total = facts.num_frames
     if total <= 2:
         return np.arange(total)
-    _require_fps(facts, "molmo2")
+    source_fps = facts.require_fps()
     if facts.duration > (num_frames - 1) / fps:
-        return np.linspace(0, total - 1, min(num_frames, total)).astype(np.int64)
-    _check_count((total - 1) / facts.fps * fps, "molmo2")
-    frames = np.arange(0.0, total - 1, facts.fps / fps).round().astype(np.int64)
+        return _truncated(total, num_frames)
+    _check_count((total - 1) / source_fps * fps)
+    frames = np.arange(0.0, total - 1, source_fps / fps).round().astype(np.int64)
     return frames if frames[-1] == total - 1 else np.append(frames, total - 1)
 
 
@@ -258,21 +260,20 @@ def openpangu(facts: ClipFacts, *, num_frames: int = 32, fps: float = 2.0) -> In
     if num_frames >= by_rate:
         num_frames = by_rate
         last_time = min(last_time, (num_frames - 1) / fps)
-    _check_count(num_frames, "openpangu")
+    _check_count(num_frames)
     frames = np.rint(np.linspace(0, last_time, num_frames) * facts.fps)
     return np.minimum(frames.astype(np.int64), facts.num_frames - 1)
 
 
 def clef_omni(facts: ClipFacts, *, fps: float = 2.0) -> IntArray:
     """Choose the first frame from each multiple of 1/fps on, in pairs, at most 768 (``ClefOmniVideoBackend``)."""
-    _require_fps(facts, "clef_omni")
     most = 768
     # a multiple up to 1e-6 frames after a frame still chooses that frame
-    frames = np.ceil(np.arange(most + 1) * (facts.fps / fps) - 1e-6)
+    frames = np.ceil(np.arange(most + 1) * (facts.require_fps() / fps) - 1e-6)
     indices = frames[frames < facts.num_frames].astype(np.int64)
     if len(indices) > most:
         raise OptionsError(
-            f"policy 'clef_omni' at {fps:g} fps takes clips up to {most / fps:.0f} s, this one lasts "
+            f"at {fps:g} fps takes clips up to {most / fps:.0f} s, this one lasts "
             f"{facts.duration:.0f} s; choose a window with start and end, or a lower fps"
         )
     return _pad_to_pairs(indices)
@@ -281,14 +282,13 @@ def clef_omni(facts: ClipFacts, *, fps: float = 2.0) -> IntArray:
 def embedding_gemma2(facts: ClipFacts, *, fps: float = 1.0, max_frames: int = 32) -> IntArray:
     """Choose by rate, evenly if too many (``EmbeddingGemma2VideoBackend``). May repeat the last frame."""
     if fps > 60:
-        raise OptionsError(f"policy 'embedding_gemma2' takes fps up to 60, got {fps:g}")
+        raise OptionsError(f"takes fps up to 60, got {fps:g}")
     if max_frames > 128:
-        raise OptionsError(f"policy 'embedding_gemma2' takes max_frames up to 128, got {max_frames}")
+        raise OptionsError(f"takes max_frames up to 128, got {max_frames}")
     total = facts.num_frames
     if facts.fps <= 0 or facts.duration <= 0:
-        return np.arange(total) if total <= max_frames else _spaced(0, total - 1, max_frames)
-    count = max(1, int(facts.duration * fps))
-    steps = np.arange(count) if count <= max_frames else _spaced(0, count - 1, max_frames)
+        return _truncated(total, max_frames)
+    steps = _truncated(max(1, int(facts.duration * fps)), max_frames)
     return np.minimum((steps * (facts.fps / fps)).astype(np.int64), total - 1)
 
 
@@ -313,8 +313,7 @@ def muse_spark(facts: ClipFacts, *, fps: float = 2.0) -> IntArray:
     """Choose an even count by rate, at most 600, evenly over the clip (``MuseSpark1xOmniVideoBackend``)."""
     total, most = facts.num_frames, 600
     count = min(most, total) if facts.fps <= 0 else min(max(int(total * fps / facts.fps), 2), most, total)
-    count = max(2, count // 2 * 2)
-    return np.arange(total) if count >= total else _spaced(0, total - 1, count)
+    return _truncated(total, max(2, count // 2 * 2))
 
 
 def llava_onevision2(facts: ClipFacts, *, num_frames: int = 32, fps: float = 1.0) -> IntArray:
@@ -326,71 +325,50 @@ def llava_onevision2(facts: ClipFacts, *, num_frames: int = 32, fps: float = 1.0
 
 
 POLICIES: dict[str, Callable[..., IntArray]] = {
-    "vllm_uniform": vllm_uniform,
-    "vllm_dynamic": vllm_dynamic,
-    "qwen2_vl": qwen2_vl,
-    "qwen3_vl": qwen3_vl,
-    "glm4v": vllm_dynamic,
-    "glm46v": glm46v,
-    "glm5next": glm5next,
-    "glmga": glmga,
-    "molmo2": molmo2,
-    "nemotron_vl": vllm_uniform,
-    "openpangu": openpangu,
-    "clef_omni": clef_omni,
-    "embedding_gemma2": embedding_gemma2,
-    "minimax_m3_vl": minimax_m3_vl,
-    "muse_spark": muse_spark,
-    "llava_onevision2": llava_onevision2,
-}
+    rule.__name__: rule
+    for rule in (
+        vllm_uniform, vllm_dynamic, qwen2_vl, qwen3_vl, glm46v, glm5next, glmga, molmo2, openpangu, clef_omni,
+        embedding_gemma2, minimax_m3_vl, muse_spark, llava_onevision2,
+    )
+} | {"glm4v": vllm_dynamic, "nemotron_vl": vllm_uniform}  # fmt: skip
 """Rule by name. A rule takes :class:`ClipFacts` and, by keyword, the options that it has defaults for."""
 
 _PAIRED_POLICIES = frozenset({"qwen2_vl", "glm46v", "glm5next", "glmga"})
 
 
-def policy_defaults(name: str) -> dict[str, float | None]:
-    """Return the options that a policy takes, with the model's defaults.
-
-    Raises:
-        OptionsError: there is no such policy.
-    """
-    if name not in POLICIES:
-        raise OptionsError(f"policy is {name!r}; it must be one of: {', '.join(sorted(POLICIES))}")
+def policy_defaults(name: object) -> dict[str, float | None]:
+    """Return the options that a policy takes, with the model's defaults. Raises OptionsError for an unknown policy."""
+    if not isinstance(name, str) or name not in (KEY_FRAMES, *POLICIES):
+        names = ", ".join(sorted([KEY_FRAMES, *POLICIES]))
+        raise OptionsError(f"policy is {format_value(name)}; it must be one of: {names}")
+    if name == KEY_FRAMES:
+        return {"num_frames": None, "max_frames": None}
     parameters = inspect.signature(POLICIES[name]).parameters.values()
     return {each.name: each.default for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-def apply_policy(
-    name: str,
-    facts: ClipFacts,
-    *,
-    num_frames: int | None = None,
-    fps: float | None = None,
-    min_frames: int | None = None,
-    max_frames: int | None = None,
-) -> IntArray:
-    """Choose frames by a model's own rule.
+def apply_policy(name: str, facts: ClipFacts, **options: float | None) -> IntArray:
+    """Choose frames by a model's own rule: at least one index, ascending, repeated where the rule pads.
 
     Some rules choose nothing from very short clips. Then the first frame is chosen, twice if the model takes pairs.
 
     Args:
         name: a key of :data:`POLICIES`.
         facts: the clip, or the window to choose from.
-        num_frames, fps, min_frames, max_frames: values that replace the model's defaults; see :func:`policy_defaults`.
-
-    Returns:
-        ``int64 [N]`` indices in ascending order, N at least 1, repeated where the rule pads.
+        **options: values that replace the model's defaults; see :func:`policy_defaults`.
 
     Raises:
-        OptionsError: there is no such policy, it does not take an option, or it refuses the clip.
+        OptionsError: the policy does not take an option, or it refuses the clip.
     """
     defaults = policy_defaults(name)
-    given = {"num_frames": num_frames, "fps": fps, "min_frames": min_frames, "max_frames": max_frames}
-    options = {option: value for option, value in given.items() if value is not None}
+    options = {option: value for option, value in options.items() if value is not None}
     if unknown := options.keys() - defaults.keys():
         takes = ", ".join(defaults) or "no options"
         raise OptionsError(f"policy {name!r} does not use {', '.join(sorted(unknown))}; it takes {takes}")
-    indices = POLICIES[name](facts, **options)
+    try:
+        indices = POLICIES[name](facts, **options)
+    except OptionsError as error:
+        raise OptionsError(f"policy {name!r} {error}") from None
     if len(indices) == 0:
         return np.zeros(2 if name in _PAIRED_POLICIES else 1, np.int64)
     return indices

@@ -10,30 +10,81 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any, SupportsFloat, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from telecine.errors import NoVideoError, OptionsError
-from telecine.sampling.policies import POLICIES, ClipFacts, apply_policy, may_be_rounded, policy_defaults
+from telecine.sampling.policies import KEY_FRAMES, ClipFacts, apply_policy, may_be_rounded, policy_defaults
 from telecine.timeline import Timeline
-from telecine.validation import format_value, to_float, to_int
+from telecine.validation import Checked, check_float, check_int, format_value, to_float, to_int
 
-__all__ = ["KEY_FRAMES", "Sampling", "select"]
+__all__ = ["Sampling", "select"]
 
 IntArray = npt.NDArray[np.int64]
 Seconds = float | Fraction
 Item = TypeVar("Item")
 
-KEY_FRAMES = "key_frames"
-"""The policy that chooses among key frames. All others are in :data:`telecine.sampling.policies.POLICIES`."""
-
 _COUNTS = ("num_frames", "min_frames", "max_frames")
 _MAX_COUNT = 1 << 62
 """Larger counts are reduced to this: no video has more frames, and it is exact as a float."""
-_MIN_FPS, _MAX_FPS = 1e-30, 1e9
+_BOUNDS = {"fps": (1e-30, 10**9), "start": (0, 1e308), "end": (0, 1e308)}
 _NANOSECOND = Fraction(1, 10**9)
+
+
+def _count(name: str, value: object) -> int | None:
+    return None if value is None else min(check_int(name, value, 1), _MAX_COUNT)
+
+
+def _number(name: str, value: object) -> Seconds | None:
+    if value is None:
+        return None
+    check_float(name, value, *_BOUNDS[name])
+    return _finite(value)
+
+
+def _finite(value: object) -> Seconds | None:
+    number = to_float(value)
+    if number is None or not math.isfinite(number):
+        return None
+    return value if isinstance(value, Fraction) else number
+
+
+def _items(name: str, values: Any, parse: Callable[[object], Item | None], allowed: str) -> tuple[Item, ...] | None:
+    if values is None:
+        return None
+    # arrays of any library become lists of Python numbers, nested if they have more than one dimension
+    values = values.tolist() if hasattr(values, "tolist") else values
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray):
+        raise OptionsError(f"{name} is of type {type(values).__name__}; it must be a list or an array of one dimension")
+    if not values:
+        raise OptionsError(f"{name} is empty; name at least one frame")
+    items = []
+    for value in values:
+        if (item := parse(value)) is None:
+            raise OptionsError(f"{name} contains {format_value(value)}; it must contain {allowed} only")
+        items.append(item)
+    return tuple(items)
+
+
+def _indices(name: str, values: object) -> tuple[int, ...] | None:
+    return _items(name, values, to_int, "whole numbers")
+
+
+def _timestamps(name: str, values: object) -> tuple[Seconds, ...] | None:
+    return _items(name, values, _finite, "finite numbers")
+
+
+def _policy(name: str, value: str | None) -> str | None:
+    if value is not None:
+        policy_defaults(value)
+    return value
+
+
+_Array: TypeAlias = npt.NDArray[Any] | None
+_OptionalCount: TypeAlias = Checked[SupportsIndex | None, int | None]
+_OptionalNumber: TypeAlias = Checked[SupportsFloat | None, Seconds | None]
 
 
 @dataclass(frozen=True)
@@ -46,45 +97,26 @@ class Sampling:
         OptionsError: a value is out of range, or options contradict each other.
     """
 
-    num_frames: int | None = None
+    num_frames: _OptionalCount = Checked(None, _count)
     """Number of frames, spread evenly from the first to the last; all if the clip has fewer."""
-    fps: Seconds | None = None
+    fps: _OptionalNumber = Checked(None, _number)
     """Choose the frame shown at each multiple of ``1/fps`` seconds; with ``num_frames`` that many at most."""
-    min_frames: int | None = None
+    min_frames: _OptionalCount = Checked(None, _count)
     """Minimum number of frames if ``fps`` gives fewer and the clip has them."""
-    max_frames: int | None = None
+    max_frames: _OptionalCount = Checked(None, _count)
     """Maximum number of frames."""
-    indices: Sequence[int] | IntArray | None = None
+    indices: Checked[Sequence[SupportsIndex] | _Array, tuple[int, ...] | None] = Checked(None, _indices)
     """Frame indices, returned in this order."""
-    timestamps: Sequence[Seconds] | npt.NDArray[np.float64] | None = None
+    timestamps: Checked[Sequence[SupportsFloat] | _Array, tuple[Seconds, ...] | None] = Checked(None, _timestamps)
     """Times in seconds after the first frame; the nearest frame of each is returned, in this order."""
-    start: Seconds | None = None
+    start: _OptionalNumber = Checked(None, _number)
     """Start of the window to choose from, in seconds after the first frame."""
-    end: Seconds | None = None
+    end: _OptionalNumber = Checked(None, _number)
     """End of the window to choose from, exclusive, in seconds after the first frame."""
-    policy: str | None = None
+    policy: Checked[str | None, str | None] = Checked(None, _policy)
     """Name of a model's own sampling rule, or ``"key_frames"``."""
 
     def __post_init__(self) -> None:
-        checked: dict[str, Any] = {name: _count(name, getattr(self, name)) for name in _COUNTS}
-        for name in ("fps", "start", "end"):
-            value = getattr(self, name)
-            checked[name] = None if value is None else _number(name, value)
-        checked["indices"] = _items("indices", self.indices, _integer)
-        checked["timestamps"] = _items("timestamps", self.timestamps, _number)
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
-        _check_policy_name(self.policy)
-        self._check_ranges()
-        self._check_combinations()
-
-    def _check_ranges(self) -> None:
-        if self.fps is not None and not _MIN_FPS <= self.fps <= _MAX_FPS:
-            raise OptionsError(f"fps is {format_value(self.fps)}; it must be from {_MIN_FPS:g} to {_MAX_FPS:.0f}")
-        if self.start is not None and self.start < 0:
-            raise OptionsError(
-                f"start is {format_value(self.start)}; it must not be negative, it counts from the first frame"
-            )
         if self.end is not None and self.end <= (self.start or 0):
             start = format_value(self.start or 0)
             raise OptionsError(f"end is {format_value(self.end)}; it must be greater than start, which is {start}")
@@ -94,72 +126,22 @@ class Sampling:
                 raise OptionsError(
                     f"min_frames is {self.min_frames} and {name} is {maximum}; min_frames must not be larger"
                 )
-
-    def _check_combinations(self) -> None:
         choosers = [name for name in ("indices", "timestamps", "policy") if getattr(self, name) is not None]
         if len(choosers) > 1:
             raise OptionsError(f"{' and '.join(choosers)} each choose the frames by themselves; give only one of them")
-        if not choosers:
-            return
-        takes = self._compatible_options()
+        if choosers:
+            self._check_combination(choosers[0])
+
+    def _check_combination(self, chooser: str) -> None:
+        """Refuse the options that do not go with indices, timestamps or policy."""
+        takes = [] if chooser == "indices" else ["start", "end"]
+        if self.policy is not None:
+            chooser = f"policy {self.policy!r}"
+            takes = [*policy_defaults(self.policy), *takes]
         for name in (*_COUNTS, "fps", "start", "end"):
             if getattr(self, name) is not None and name not in takes:
-                chooser = choosers[0] if self.policy is None else f"policy {self.policy!r}"
                 allowed = f"only {', '.join(takes)}" if takes else "no other option"
                 raise OptionsError(f"{name} does not go with {chooser}, which takes {allowed}")
-
-    def _compatible_options(self) -> list[str]:
-        """Return the options that can be combined with indices, timestamps or policy."""
-        if self.indices is not None:
-            return []
-        if self.policy is None:
-            return ["start", "end"]
-        own = ["num_frames", "max_frames"] if self.policy == KEY_FRAMES else list(policy_defaults(self.policy))
-        return [*own, "start", "end"]
-
-
-def _check_policy_name(policy: object) -> None:
-    names = [KEY_FRAMES, *POLICIES]
-    if policy is not None and (not isinstance(policy, str) or policy not in names):
-        raise OptionsError(f"policy is {format_value(policy)}; it must be one of: {', '.join(sorted(names))}")
-
-
-def _integer(name: str, value: object) -> int:
-    # a bool is an int to Python, but num_frames=True is a mistake
-    number = to_int(value)
-    if number is None:
-        raise OptionsError(f"{name}: got {format_value(value)}; it must be a whole number")
-    return number
-
-
-def _count(name: str, value: object) -> int | None:
-    if value is None:
-        return None
-    count = _integer(name, value)
-    if count < 1:
-        raise OptionsError(f"{name} is {format_value(count)}; it must be at least 1")
-    return min(count, _MAX_COUNT)
-
-
-def _number(name: str, value: object) -> Seconds:
-    number = to_float(value)
-    if number is None:
-        raise OptionsError(f"{name}: got {format_value(value)}; it must be a number")
-    if not math.isfinite(number):
-        raise OptionsError(f"{name}: got {number}; it must be a finite number")
-    return value if isinstance(value, Fraction) else number
-
-
-def _items(name: str, values: Any, check: Callable[[str, object], Item]) -> tuple[Item, ...] | None:
-    if values is None:
-        return None
-    # arrays of any library become lists of Python numbers, nested if they have more than one dimension
-    values = values.tolist() if hasattr(values, "tolist") else values
-    if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray):
-        raise OptionsError(f"{name} is of type {type(values).__name__}; it must be a list or an array of one dimension")
-    if not values:
-        raise OptionsError(f"{name} is empty; name at least one frame")
-    return tuple(check(name, value) for value in values)
 
 
 def select(sampling: Sampling, timeline: Timeline) -> IntArray:
@@ -193,7 +175,7 @@ def select(sampling: Sampling, timeline: Timeline) -> IntArray:
     return first + _by_count(sampling, timeline.ticks[first:stop])
 
 
-def _explicit(indices: Sequence[int] | IntArray, num_frames: int) -> IntArray:
+def _explicit(indices: tuple[int, ...], num_frames: int) -> IntArray:
     for index in (min(indices), max(indices)):
         if not 0 <= index < num_frames:
             raise OptionsError(
@@ -242,7 +224,7 @@ def _window(sampling: Sampling, timeline: Timeline) -> tuple[int, int]:
     return first, stop
 
 
-def _nearest(times: Sequence[Seconds] | npt.NDArray[np.float64], ticks: IntArray, time_base: Fraction) -> IntArray:
+def _nearest(times: tuple[Seconds, ...], ticks: IntArray, time_base: Fraction) -> IntArray:
     """Return the nearest frame of each time; the earlier one if the time is exactly between two."""
     lowest, highest = 2 * int(ticks[0]), 2 * int(ticks[-1])
     doubled = [2 * _to_ticks(seconds, time_base) for seconds in times]

@@ -12,8 +12,8 @@ from telecine.integrations.vllm.codec import check_source, size_within_budget
 from telecine.integrations.vllm.decode_pool import decode
 from telecine.integrations.vllm.options import DecodeOptions
 from telecine.request import SamplingOptions
-from telecine.sampling.policies import policy_defaults
-from telecine.sampling.select import KEY_FRAMES, Sampling, select
+from telecine.sampling.policies import KEY_FRAMES, policy_defaults
+from telecine.sampling.select import Sampling, select
 from telecine.timeline import Timeline
 
 __all__ = ["load_frames", "make_loader"]
