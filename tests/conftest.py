@@ -1,4 +1,4 @@
-"""What holds for every test: a clean environment, no network, and a GPU only where there is one."""
+"""Fixtures of every test: default settings, no network, and a skip without a GPU for tests that need one."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ import pytest
 
 from support.clips import CLIPS, Clip
 
-# read during a test; everything else that begins with TELECINE_ is the library's, or was read before
-_OF_THE_TESTS = {"TELECINE_TEST_CACHE"}
+# read during a test; all other variables TELECINE_... are the library's, or were read before
+_KEPT_VARIABLES = {"TELECINE_TEST_CACHE"}
 
 
 @pytest.fixture
 def clip(request: pytest.FixtureRequest) -> Clip:
-    """The clip named by ``@pytest.mark.parametrize("clip", ["base.mp4"], indirect=True)``."""
+    """Return the clip that ``@pytest.mark.parametrize("clip", ["base.mp4"], indirect=True)`` names."""
     return CLIPS[request.param]
 
 
 @pytest.fixture(autouse=True)
 def _default_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No setting of the user's shell reaches a test."""
-    for name in os.environ.keys() - _OF_THE_TESTS:
+    """Remove the settings of the user's shell."""
+    for name in os.environ.keys() - _KEPT_VARIABLES:
         if name.startswith("TELECINE_"):
             monkeypatch.delenv(name)
 
 
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection or look-up that leaves this machine is an error; what C libraries open by themselves is not seen."""
+    """Refuse connections and look-ups that leave this machine; those of C libraries are not seen."""
     for method in ("connect", "connect_ex", "sendto"):
         monkeypatch.setattr(socket.socket, method, _loopback_only(getattr(socket.socket, method)))
     monkeypatch.setattr(socket, "getaddrinfo", _local_names_only(socket.getaddrinfo))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a GPU where there is none, or fail it where one was promised."""
+    """Skip a test that needs a GPU if there is none; fail it if ``TELECINE_REQUIRE_GPU`` is set."""
     if item.get_closest_marker("gpu") and not Path("/dev/nvidiactl").exists():
         if os.environ.get("TELECINE_REQUIRE_GPU"):
             pytest.fail("TELECINE_REQUIRE_GPU is set, but there is no NVIDIA GPU (/dev/nvidiactl)", pytrace=False)

@@ -62,7 +62,7 @@ def test_a_losslessly_trimmed_file_has_the_frames_that_a_viewer_sees() -> None:
     assert len({image.tobytes() for image in frames.data}) == 12
 
 
-@pytest.mark.parametrize("name", ["lying.avi", "truncated.mp4", "truncated.avi", "truncated.ts", "truncated.mkv"])
+@pytest.mark.parametrize("name", ["wrong_count.avi", "truncated.mp4", "truncated.avi", "truncated.ts", "truncated.mkv"])
 @pytest.mark.parametrize("options", [{}, {"num_frames": 8}, {"fps": 10.0}])
 def test_a_header_that_promises_more_gives_what_there_is(name: str, options: dict[str, Any]) -> None:
     """Indices, times and losses add up, and no sample is after the end."""

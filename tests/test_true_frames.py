@@ -118,7 +118,7 @@ def test_bitstream_gives_the_order_if_pts_are_really_dts(name: str) -> None:
     check_each_alone(clip(name), whole)
 
 
-@pytest.mark.parametrize("name", ["parts.mp4", "parts_turned.mp4", "parts_and_gap.mp4"])
+@pytest.mark.parametrize("name", ["edits.mp4", "edits_reversed.mp4", "edits_and_gap.mp4"])
 def test_entries_of_an_edit_list_have_its_times(name: str) -> None:
     """The gap between them takes no time, as with the ffmpeg command line."""
     expected = reference(clip(name))

@@ -1,4 +1,4 @@
-"""Changes to the bytes of a finished clip that no encoder would make: lies, cuts, damage, omissions."""
+"""Changes to the bytes of a finished clip that no encoder makes: wrong headers, truncation, damage, omissions."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _TS_PACKET = 188
 
 
 def cut(data: bytes, fraction: float) -> bytes:
-    """Keep only the first part."""
+    """Return the beginning of a file."""
     return data[: int(len(data) * fraction)]
 
 
 def join(*parts: bytes) -> bytes:
-    """Put elementary streams one after another."""
+    """Concatenate elementary streams."""
     return b"".join(parts)
 
 
@@ -44,10 +44,10 @@ def noise_in_packet(data: bytes, index: int, part: float = 0.5, spared: int = 0)
     """Replace the tail of one video packet with noise.
 
     Args:
-        data: a file whose container stores packets in one piece (MP4, MKV).
-        index: which packet, in decoding order.
-        part: how much of the packet stays as it is.
-        spared: bytes at its end that stay too, for a NAL unit that follows the picture.
+        data: a file whose container stores each packet contiguously (MP4, MKV).
+        index: number of the packet in decode order.
+        part: share of the packet that is kept.
+        spared: bytes at its end that are kept too, for a NAL unit that follows the picture.
     """
     with av.open(io.BytesIO(data)) as container:
         packets = [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.size]
@@ -59,7 +59,7 @@ def noise_in_packet(data: bytes, index: int, part: float = 0.5, spared: int = 0)
 
 
 def drop_timestamps(data: bytes, every: int) -> bytes:
-    """Take the times away from all but each ``every``-th picture of an MPEG transport stream.
+    """Remove the times of all but every ``every``-th picture of an MPEG transport stream.
 
     The PES header keeps its length: the time fields become stuffing, which the standard allows.
     """
@@ -78,7 +78,7 @@ def drop_timestamps(data: bytes, every: int) -> bytes:
 
 
 def retime(data: bytes, like: bytes) -> bytes:
-    """Put the packets of a raw H.264 stream into an MP4 file, with the times of another file of the same structure."""
+    """Mux the packets of a raw H.264 stream into an MP4 file, with the times of another file of the same structure."""
     target = io.BytesIO()
     with av.open(io.BytesIO(data)) as raw, av.open(io.BytesIO(like)) as timed, av.open(target, "w", "mp4") as muxer:
         stream = muxer.add_stream_from_template(raw.streams.video[0])
@@ -91,7 +91,7 @@ def retime(data: bytes, like: bytes) -> bytes:
 
 
 def art_first(data: bytes) -> bytes:
-    """Move the user data of an MP4 file, which holds the cover picture, in front of its tracks.
+    """Move the user data of an MP4 file, which contains the cover picture, before its tracks.
 
     The movie box must come last in the file, so that no chunk offset changes.
     """
@@ -102,9 +102,9 @@ def art_first(data: bytes) -> bytes:
 
 
 def without_vui(data: bytes) -> bytes:
-    """Remove the VUI from the parameter sets of an H.264 elementary stream, as many cameras leave it out.
+    """Remove the VUI from the parameter sets of an H.264 elementary stream, as many cameras do.
 
-    What goes is the colour, the rate and the limit of reordering, which a decoder must then guess.
+    The VUI has the colour, the rate and the limit of reordering. Without it a decoder must guess them.
     """
     units = data.split(b"\x00\x00\x01")
     return b"\x00\x00\x01".join(_cut_sps(unit) if unit and unit[0] & 0x1F == 7 else unit for unit in units)
@@ -164,7 +164,7 @@ def _cut_sps(unit: bytes) -> bytes:
 
 
 def replace_box(data: bytes, path: list[bytes], payload: bytes) -> bytes:
-    """Put another payload into a box of an MP4 file whose movie box comes last, so that no offset changes."""
+    """Replace the payload of a box of an MP4 file. Its movie box must come last, so that no offset changes."""
     at = 0
     while at < len(data):
         (size,) = struct.unpack_from(">I", data, at)

@@ -1,4 +1,4 @@
-"""Child processes for what must not happen in the process of the tests: crashes, hangs, jails, measured memory."""
+"""Child processes for tests that may crash, hang, are denied system calls, or measure memory."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def run_python(
     """Run Python code in a child that can import telecine and the modules of the tests.
 
     Args:
-        code: may be indented.
-        arguments: become ``sys.argv[1:]``.
-        cwd: its working folder.
+        code: Python code; may be indented.
+        arguments: ``sys.argv[1:]`` of the child.
+        cwd: working folder of the child.
         timeout: seconds.
     """
     source = str(Path(sys.modules["telecine"].__file__ or "").parent.parent)
@@ -48,9 +48,9 @@ def run_python(
 
 
 def forbid_files_and_sockets() -> None:
-    """From now on the kernel kills this process if any code in it, of whatever language, opens a file or a socket.
+    """Make the kernel kill this process if any code in it opens a file or a socket.
 
-    With a seccomp filter, so that what FFmpeg does by itself is caught too, which no hook of Python sees.
+    A seccomp filter also catches FFmpeg's own system calls, which no hook of Python sees.
     """
     audit_architecture, calls = _CALLS[platform.machine()]
     rows = [(_LOAD, 0, 0, 4), (_EQUALS, 1, 0, audit_architecture), (_RETURN, 0, 0, _KILL_PROCESS), (_LOAD, 0, 0, 0)]
@@ -67,7 +67,7 @@ def forbid_files_and_sockets() -> None:
 
 
 def memory(field: str = "VmRSS") -> int:
-    """Resident memory of this process, bytes; ``VmHWM`` is its highest so far."""
+    """Return the resident memory of this process, bytes; its peak with ``VmHWM``."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""What a test clip is: a recipe and the facts known about the result."""
+"""The class of a test clip: a recipe and the known facts about the result."""
 
 from __future__ import annotations
 
@@ -19,55 +19,55 @@ class Clip:
     """A test clip and its known facts."""
 
     name: str
-    """File name; its ending says the container."""
+    """File name; the suffix says the container."""
     recipe: Recipe
     codec: str | None
-    """As FFmpeg names it; None when there is no video."""
+    """FFmpeg's name of the codec; None if there is no video."""
     width: int = 0
-    """Pixels as seen, after rotation."""
+    """Pixels as displayed, after rotation."""
     height: int = 0
-    """Pixels as seen, after rotation."""
+    """Pixels as displayed, after rotation."""
     num_frames: int = 0
-    """Presentable frames."""
+    """Number of presentable frames."""
     header_frames: int | None = None
-    """What the header says (``stream.frames`` of PyAV) where that is another number; 0 when it says nothing."""
+    """Number in the header (``stream.frames`` of PyAV) if that is another one; 0 if it has none."""
     fps: Fraction | None = None
-    """Pictures per second when they are evenly spaced."""
+    """Frames per second if they are evenly spaced."""
     uneven: tuple[float, ...] | None = None
-    """Times after the first frame when they are not evenly spaced, seconds."""
+    """Times after the first frame if they are not evenly spaced, seconds."""
     start: float | None = 0.0
-    """Time of the first frame in the clock of the file, seconds; None where ffmpeg's own word is a guess."""
+    """Time of the first frame in the clock of the file, seconds; None if ffmpeg guesses it."""
     rotation: int = 0
-    """Degrees clockwise by which the stored picture is turned to be seen."""
+    """Degrees clockwise by which the stored picture is rotated for display."""
     mirrored: bool = False
-    """Whether it is then mirrored left to right."""
+    """True if it is then mirrored left to right."""
     bit_depth: int = 8
     painted: bool = True
-    """Whether every frame carries a number."""
+    """True if every frame shows a number."""
     numbers: tuple[int, ...] = ()
-    """The number on each presentable frame."""
+    """The number that each presentable frame shows."""
     lost: tuple[int, ...] = ()
-    """Frame indices that have a packet but that ffmpeg cannot decode; counted in ``num_frames``."""
+    """Frame indices with a packet that ffmpeg cannot decode; counted in ``num_frames``."""
     damaged: tuple[int, ...] = ()
-    """Frame indices that ffmpeg gives with other pixels than those of the undamaged clip."""
+    """Frame indices that ffmpeg decodes to other pixels than in the undamaged clip."""
     damaged_from: str | None = None
     """Name of the undamaged clip."""
     stream: int = 0
     """Index of the video stream in the file."""
     tags: frozenset[str] = frozenset()
-    """Groups for :func:`clips`; codec and container are among them."""
+    """Tags for :func:`clips`; codec and container are among them."""
 
     def __str__(self) -> str:
         return self.name
 
     @property
     def vfr(self) -> bool:
-        """Whether the frames are unevenly spaced in time."""
+        """True if the frames are unevenly spaced in time."""
         return self.uneven is not None
 
     @property
     def time_tolerance(self) -> float:
-        """Seconds by which the times in the file are rounded: some containers count in milliseconds."""
+        """Largest rounding error of the times in the file, seconds: some containers count in milliseconds."""
         return 1e-3 if self.tags & {"mkv", "webm", "flv", "asf", "milliseconds"} else 1e-5
 
     @property
@@ -79,15 +79,15 @@ class Clip:
         return [float(k / self.fps) for k in range(self.num_frames)]
 
     def path(self) -> Path:
-        """Where the file is; makes it on first use."""
+        """Return the path of the file; make the file on first use."""
         return recipes.make(self.name, _RECIPES)
 
     def bytes(self) -> bytes:
-        """The file."""
+        """Return the content of the file."""
         return self.path().read_bytes()
 
     def reference(self) -> Reference:
-        """All frames and times as the ffmpeg command line gives them."""
+        """Return all frames and times as the ffmpeg command line decodes them."""
         return reference(self.path(), self.stream)
 
 
@@ -97,12 +97,12 @@ _RECIPES: dict[str, Recipe] = {}
 
 
 def clips(*tags: str) -> list[Clip]:
-    """The clips that carry all these tags, in order of declaration."""
+    """Return the clips with all these tags, in order of declaration."""
     return [clip for clip in CLIPS.values() if clip.tags.issuperset(tags)]
 
 
 def declare(name: str, tags: str, recipe: Recipe, **facts: Any) -> None:
-    """Declare a clip; what is not stated follows from the recipe or from the clip that it starts from."""
+    """Declare a clip. Facts that are not given follow from the recipe, or from the clip that it starts from."""
     known = dict(recipe.facts)
     if known:
         first = known.pop("first_number")

@@ -1,10 +1,10 @@
-"""Every test clip: a recipe in one line and what is known about the result.
+"""The test clips, each declared with a recipe and the known facts about the result.
 
 A clip is made on first use, by the ffmpeg binary of imageio-ffmpeg, and kept in a cache. The facts were measured with
-that binary (its ``showinfo`` and its pixels, where the painted numbers were read) and, for packets and headers, with
-PyAV; ``test_clips.py`` holds them to it. Where this ffmpeg (9.0) does something else than older ones, the clip says so.
+that binary (its ``showinfo``, and the painted numbers in its pixels) and, for packets and headers, with PyAV.
+``test_clips.py`` checks them. If this ffmpeg (9.0) differs from older ones, a comment at the clip says so.
 
-This is the module for tests to import::
+Tests import this module::
 
     @pytest.mark.parametrize("clip", clips("hevc", "bframes"), ids=str)
     def test_something(clip: Clip) -> None:
@@ -12,9 +12,9 @@ This is the module for tests to import::
         frames = load(clip.path())
         assert [read_number(frame) for frame in frames.data] == list(clip.numbers)
 
-Tags: the codec, the container (``mp4``), ``core`` (a small choice for tests that are run many times), ``hostile``,
-``bframes``, ``open_gop``, ``no_count`` (the header does not say how many frames), ``rotation``, ``vfr``, ``colour``,
-``damaged``, ``truncated``, ``noise``, ``audio``, ``novideo``, ``part`` (only there to make others from) and more.
+Tags: the codec, the container (``mp4``), ``core`` (a small selection for tests that run many times), ``hostile``,
+``bframes``, ``open_gop``, ``no_count`` (the header has no number of frames), ``rotation``, ``vfr``, ``colour``,
+``damaged``, ``truncated``, ``noise``, ``audio``, ``novideo``, ``part`` (only a source for other clips) and more.
 """
 
 from __future__ import annotations

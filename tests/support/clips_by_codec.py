@@ -1,6 +1,6 @@
-"""Clips that are in order: each codec with the structures its encoders make of it, in several containers.
+"""Valid clips: each codec with the structures that its encoders produce, in several containers.
 
-Pictures are 192x144, above the smallest size of every hardware decoder, unless the clip says otherwise.
+Pictures are 192x144 unless the clip says otherwise: that is above the smallest size of every hardware decoder.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ declare(
     bit_depth=10,
 )
 
-# AV1. R28 is the first one.
+# AV1
 _SVT = "-c:v libsvtav1 -preset 10 -crf 30 -g 24 -svtav1-params lp=1"
 declare("av1_svt.mp4", "core", encode(f"{_SVT} -pix_fmt yuv420p"), codec="av1")
 declare("av1_svt.webm", "no_count", derive("-i {av1_svt.mp4} -c copy"))
@@ -155,7 +155,7 @@ declare(
     codec="av1",
 )
 
-# Older codecs, and those without references
+# Older codecs, and codecs without references
 _MPEG2 = "-c:v mpeg2video -threads 1 -pix_fmt yuv420p -q:v 3 -g 12 -bf 2 -sc_threshold 1000000000"
 declare("mpeg2_open_gop.ts", "core no_count bframes open_gop", encode(_MPEG2), codec="mpeg2video", start=1.4 + 1 / 30)
 declare(
@@ -164,7 +164,7 @@ declare(
 declare("mpeg2.mpg", "no_count bframes", encode(_MPEG2), codec="mpeg2video", start=0.5 + 1 / 30)
 declare("mpeg2.mp4", "bframes", derive("-i {mpeg2_closed_gop.ts} -c copy"), start=0.0)
 _MPEG4 = "-c:v mpeg4 -threads 1 -pix_fmt yuv420p -q:v 3 -g 24 -bf 2"
-declare("mpeg4.avi", "core bframes", encode(_MPEG4), codec="mpeg4", start=None)  # R13
+declare("mpeg4.avi", "core bframes", encode(_MPEG4), codec="mpeg4", start=None)
 declare("mpeg4.mp4", "core bframes", encode(_MPEG4), codec="mpeg4")
 declare("mjpeg.avi", "core all_intra", encode("-c:v mjpeg -q:v 3 -pix_fmt yuvj420p", frames=30), codec="mjpeg")
 declare("mjpeg.mov", "all_intra", derive("-i {mjpeg.avi} -c copy"))
@@ -179,7 +179,7 @@ declare(
 declare("wmv2_pipe.asf", "no_count", encode("-c:v wmv2 -q:v 3 -g 24 -pix_fmt yuv420p", to_pipe=True), codec="wmv2")
 declare("theora.ogv", "no_count", encode("-c:v libtheora -q:v 7 -g 24 -pix_fmt yuv420p"), codec="theora")
 declare(
-    "gif.gif",  # R25
+    "gif.gif",
     "vfr",
     encode("""-vf "setpts='if(lt(N,10),N,10+(N-10)*3)*0.1/TB'" -fps_mode vfr""", size=(96, 64), frames=20, rate="10"),
     codec="gif",

@@ -1,7 +1,4 @@
-"""Clips that break video readers: wrong headers, odd times, cuts, damage, rare formats.
-
-R01 to R29 are the numbers of the recipes in the list of known faults that these clips were taken from.
-"""
+"""Clips on which video readers fail: wrong headers, unusual times, truncation, damage, rare formats."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ from support.recipes import Recipe, derive, edit, encode
 
 __all__ = ["EXPECTED_COLOURS"]
 
-# The hostile list. Small pictures, as in most of these recipes.
+# Containers and headers
 _SMALL: dict[str, Any] = {"size": (96, 64)}
 _FAST = "-c:v libx264 -preset ultrafast -threads 1 -pix_fmt yuv420p"
-declare("base.mp4", "", encode(f"{_FAST} -g 30", **_SMALL), codec="h264")  # R01: moov comes last
+declare("base.mp4", "", encode(f"{_FAST} -g 30", **_SMALL), codec="h264")  # moov comes last
 declare(
-    "no_duration.webm",  # R02
+    "no_duration.webm",
     "hostile no_count no_duration",
     encode(f"-c:v libvpx {VPX} -deadline realtime -cpu-used 8", **_SMALL, to_pipe=True),
     codec="vp8",
@@ -30,9 +27,9 @@ declare(
     "hostile no_count",
     encode(f"-c:v libvpx {VPX} -deadline realtime", **_SMALL),
     codec="vp8",
-)  # R03
+)
 declare(
-    "long.mp4",  # R04
+    "long.mp4",
     "bframes long_gop",
     encode(
         "-c:v libx264 -preset medium -threads 1 -pix_fmt yuv420p -g 120 -bf 2 -sc_threshold 0", **_SMALL, frames=120
@@ -40,11 +37,11 @@ declare(
     codec="h264",
 )
 declare(
-    "trimmed.mp4",  # R05
+    "trimmed.mp4",
     "hostile core trimmed",
     derive("-ss 2.7 -i {long.mp4} -t 0.33 -c copy"),
     num_frames=12,
-    # the cut is made in decoding order, so that the frame with number 92 is missing before the last one
+    # the cut is made in decode order, so that the frame with number 92 is missing before the last one
     numbers=(*range(81, 92), 93),
     uneven=(*(k / 30 for k in range(11)), 0.4),
     header_frames=93,
@@ -58,7 +55,7 @@ declare(
     "offset.ts", "hostile no_count offset", derive("-i {base.mp4} -c copy -f mpegts -output_ts_offset 600"), start=601.4
 )
 
-# R06: the pictures are stored turned, so that a number reads only if the rotation is applied, once
+# Rotation: the pictures are stored rotated, so that a number is readable only if the rotation is applied once
 for _turn in (90, 180, 270):
     for _kind in ("mp4", "mkv"):
         _source = f"part_turn{_turn}.mp4"
@@ -90,9 +87,9 @@ declare(
     mirrored=True,
 )
 
-# Times that are not what they seem
+# Unusual times
 declare(
-    "vfr.mp4",  # R07
+    "vfr.mp4",
     "hostile core vfr",
     encode(f"""{_FAST} -vf "setpts='if(lt(N,30),N,30+(N-30)*4)/30/TB'" -fps_mode vfr""", **_SMALL),
     codec="h264",
@@ -108,7 +105,7 @@ declare(
     codec="h264",
     uneven=tuple((33 * k + 7 * k % 11) / 1000 for k in range(60)),
 )
-declare("ntsc.mp4", "hostile ntsc", encode(_FAST, **_SMALL, rate="30000/1001"), codec="h264")  # R27
+declare("ntsc.mp4", "hostile ntsc", encode(_FAST, **_SMALL, rate="30000/1001"), codec="h264")
 declare("film.mp4", "hostile ntsc", encode(_FAST, **_SMALL, rate="24000/1001"), codec="h264")
 declare(
     "repeated_times.mkv",
@@ -139,7 +136,7 @@ declare(
 )
 
 # Several streams
-declare("audio.mp4", "audio hostile", derive("-f lavfi -i sine=d=1 -c:a aac"), codec=None, painted=False)  # R19
+declare("audio.mp4", "audio hostile", derive("-f lavfi -i sine=d=1 -c:a aac"), codec=None, painted=False)
 declare(
     "interleaved.mp4",
     "audio",
@@ -148,17 +145,17 @@ declare(
 )
 _recipe = encode(f"{_FAST} -g 30", size=(192, 128), first=1000, seed=1)
 declare("part_large.mp4", "part", _recipe, codec="h264")
-declare("two_videos.mkv", "hostile no_count", derive("-i {base.mp4} -i {part_large.mp4} -map 0 -map 1 -c copy"))  # R22
+declare("two_videos.mkv", "hostile no_count", derive("-i {base.mp4} -i {part_large.mp4} -map 0 -map 1 -c copy"))
 declare("part_cover.png", "part no_count", encode("-frames:v 1", **_SMALL, frames=1, first=4000), codec="png")
 declare(
     "part_cover.mp4",
     "part",
     derive("-i {base.mp4} -i {part_cover.png} -map 1 -map 0 -c copy -disposition:v:0 attached_pic"),
 )
-declare("cover_first.mp4", "hostile", edit(byte_edits.art_first, "part_cover.mp4"), stream=1)  # R22a
+declare("cover_first.mp4", "hostile", edit(byte_edits.art_first, "part_cover.mp4"), stream=1)
 
 # Sizes and formats
-declare("one_frame.mp4", "hostile core short", encode(_FAST, **_SMALL, frames=1), codec="h264")  # R18
+declare("one_frame.mp4", "hostile core short", encode(_FAST, **_SMALL, frames=1), codec="h264")
 declare("two_frames.mp4", "hostile short", encode(_FAST, **_SMALL, frames=2), codec="h264")
 declare(
     "h264_10bit.mp4",
@@ -166,11 +163,11 @@ declare(
     encode(f"{X264} -pix_fmt yuv420p10le -g 24", frames=30),
     codec="h264",
     bit_depth=10,
-)  # R15
-declare("h264_444.mp4", "hostile 444", encode(f"{X264} -pix_fmt yuv444p -g 24", frames=30), codec="h264")  # R16
+)
+declare("h264_444.mp4", "hostile 444", encode(f"{X264} -pix_fmt yuv444p -g 24", frames=30), codec="h264")
 declare("h264_422.mp4", "hostile", encode(f"{X264} -pix_fmt yuv422p -g 24", frames=30), codec="h264")
 declare("h264_gray.mp4", "hostile", encode(f"{X264} -pix_fmt gray -g 24", frames=30), codec="h264")
-# R17. x264 refuses odd sizes with 4:2:0
+# x264 refuses odd sizes with 4:2:0
 declare(
     "odd.webm",
     "hostile core odd no_count",
@@ -181,14 +178,10 @@ declare(
     "odd_444.mp4", "hostile odd 444", encode(f"{X264} -pix_fmt yuv444p -g 24", size=(95, 63), frames=30), codec="h264"
 )
 declare("wide.mp4", "hostile", encode(f"{_FAST} -vf setsar=4/3", **_SMALL), codec="h264")  # pixels that are not square
+declare("twin532.mp4", "hostile twin", encode(f"{_FAST} -g 30", size=(320, 532), frames=30, seed=2), codec="h264")
+declare("twin530.mp4", "hostile twin", encode(f"{_FAST} -g 30", size=(320, 530), frames=30, seed=3), codec="h264")
 declare(
-    "twin532.mp4", "hostile twin", encode(f"{_FAST} -g 30", size=(320, 532), frames=30, seed=2), codec="h264"
-)  # R23
-declare(
-    "twin530.mp4", "hostile twin", encode(f"{_FAST} -g 30", size=(320, 530), frames=30, seed=3), codec="h264"
-)  # R23
-declare(
-    "interlaced.mp4",  # R20: two pictures in each frame, so no number reads
+    "interlaced.mp4",  # two pictures in each frame, so no number is readable
     "hostile interlaced",
     encode(
         "-vf tinterlace=interleave_top -flags +ilme+ildct -c:v libx264 -threads 1 -x264-params tff=1 -pix_fmt yuv420p",
@@ -209,13 +202,11 @@ declare(
     num_frames=60,
     numbers=tuple(range(60)),
 )
-declare(
-    "size_change.ts", "hostile size_change no_count", derive("-r 30 -i {part_sizes.h264} -c copy"), start=1.4
-)  # R21
+declare("size_change.ts", "hostile size_change no_count", derive("-r 30 -i {part_sizes.h264} -c copy"), start=1.4)
 
-# Colour: R24. One flat picture, 0xC04020; the values that it must come out with
+# Colour: one flat picture, 0xC04020, and the values that it must be decoded to
 EXPECTED_COLOURS: dict[str, tuple[int, int, int]] = {}
-"""Right RGB of the flat clips, each channel within 2; a wrong matrix or range is at least 8 off in one of them."""
+"""RGB of the flat clips, each channel within 2; a wrong matrix or range differs by at least 8 in one channel."""
 
 
 def _flat(name: str, matrix: str, levels: str, more: str, expected: tuple[int, int, int]) -> None:
@@ -231,7 +222,7 @@ _QP1 = " -c:v libx264 -threads 1 -qp 1"
 _BT709 = f"{_QP1} -colorspace bt709 -color_primaries bt709 -color_trc bt709 -color_range {{levels}}"
 _BT601 = f"{_QP1} -colorspace smpte170m -color_primaries smpte170m -color_trc smpte170m -color_range {{levels}}"
 _BT2020 = f"{_QP1} -colorspace bt2020nc -color_primaries bt2020 -color_trc bt2020-10 -color_range {{levels}}"
-# this ffmpeg hands the matrix on from the filters to the encoder, so it must be made to forget it
+# this ffmpeg passes the matrix on from the filters to the encoder, so it has to be removed
 _UNTAGGED = f",setparams=colorspace=unknown:color_primaries=unknown:color_trc=unknown:range=unknown{_QP1}"
 _flat("colour_bt709_tv.mp4", "bt709", "tv", _BT709, (190, 62, 30))
 _flat("colour_bt709_pc.mp4", "bt709", "pc", _BT709, (191, 63, 31))
@@ -240,9 +231,9 @@ _flat("colour_smpte170m_pc.mp4", "smpte170m", "pc", _BT601, (191, 64, 31))
 _flat("colour_bt2020nc_tv.mp4", "bt2020", "tv", _BT2020, (190, 62, 30))
 _flat("colour_untagged.mp4", "smpte170m", "tv", _UNTAGGED, (190, 62, 31))
 _HDR = "-color_primaries bt2020 -color_trc smpte2084 -colorspace bt2020nc -color_range tv"
-x265("hdr.mp4", "bframes=3", "hostile colour hdr bframes", f"-pix_fmt yuv420p10le {_HDR}", frames=30)  # R26
+x265("hdr.mp4", "bframes=3", "hostile colour hdr bframes", f"-pix_fmt yuv420p10le {_HDR}", frames=30)
 
-# Open GOPs that were cut: pictures that refer to what is gone are neither shown nor counted
+# Open GOPs that were cut: pictures that refer to missing ones are neither shown nor counted
 x265("part_ogop.mp4", "bframes=4:open-gop=1:keyint=30:min-keyint=30", "part", **_SMALL, frames=90)
 
 
@@ -252,8 +243,8 @@ def _tail(name: str, tags: str, recipe: Recipe, first: int, header_frames: int, 
     declare(name, tags, recipe, num_frames=len(numbers), numbers=numbers, header_frames=header_frames, start=start)
 
 
-# R10cut, R11. An older ffmpeg kept one orphan, this one keeps four and flags them as to be discarded. Without the
-# first key frame everything up to the next one goes.
+# An older ffmpeg kept one picture without its references; this one keeps four and flags them to be discarded. Without
+# the first key frame, everything up to the next one is discarded.
 _tail("hevc_cut.mp4", "hostile core open_gop bframes", derive("-ss 1.0 -i {part_ogop.mp4} -c copy"), 30, 64, 0.0)
 _DROP = """-i {%s} -c copy -bsf:v "noise=drop='lt(n,%d)'" """
 _tail("hevc_cra_first.mp4", "hostile open_gop bframes", derive(_DROP % ("part_ogop.mp4", 26)), 30, 64, 1.0)
@@ -261,15 +252,15 @@ _tail(
     "hevc_no_first_key.mp4", "hostile open_gop bframes no_first_key", derive(_DROP % ("part_ogop.mp4", 29)), 60, 61, 2.0
 )
 _tail("h264_cut.mp4", "hostile core open_gop bframes", derive(_DROP % ("h264_open_gop.mp4", 21)), 24, 39, 0.8)
-_tail("no_first_key.mp4", "hostile no_first_key", derive(_DROP % ("base.mp4", 1)), 30, 59, 1.0)  # R11b
+_tail("no_first_key.mp4", "hostile no_first_key", derive(_DROP % ("base.mp4", 1)), 30, 59, 1.0)
 
-# Cuts and lies
+# Truncated files, wrong headers
 declare(
     "no_moov.mp4", "hostile", edit(byte_edits.cut, "base.mp4", fraction=0.6), codec=None, painted=False, num_frames=0
-)  # R12b
+)
 declare("part_faststart.mp4", "part", derive("-i {base.mp4} -c copy -movflags +faststart"))
 declare(
-    "truncated.mp4",  # R12: the last packet is cut in the middle
+    "truncated.mp4",  # the last packet is cut in the middle
     "hostile damaged truncated",
     edit(byte_edits.cut, "part_faststart.mp4", fraction=0.6),
     num_frames=35,
@@ -304,11 +295,11 @@ declare(
     damaged_from="mpeg4.avi",
     header_frames=60,
 )
-declare("lying.avi", "hostile core", edit(byte_edits.claim_frames, "mpeg4.avi", count=90), header_frames=90)  # R14
+declare("wrong_count.avi", "hostile core", edit(byte_edits.claim_frames, "mpeg4.avi", count=90), header_frames=90)
 
 
 def _noisy(name: str, of: str, index: int, spared: int = 0, **outcome: Any) -> None:
-    """Put noise into the second half of a packet, by its number in decoding order."""
+    """Declare a clip with noise in the second half of a packet, given by its number in decode order."""
     recipe = edit(byte_edits.noise_in_packet, of, index=index, spared=spared)
     declare(name, "hostile damaged noise", recipe, damaged_from=of, **outcome)
 
@@ -319,11 +310,11 @@ _noisy("noise_reference.mp4", "h264_pyramid_none.mp4", 9, damaged=tuple(range(9,
 _noisy("noise_key.mp4", "h264_pyramid_none.mp4", 24, damaged=tuple(range(24, 48)))
 _noisy("noise_disposable_hevc.mp4", "hevc.mp4", 9, damaged=(7,))
 _noisy("noise_reference_hevc.mp4", "hevc.mp4", 26, damaged=(*range(25, 29), *range(30, 48)))
-# the hash of the picture stands in the last 58 bytes of its packet, and the noise in front of it
+# the hash of the picture is in the last 58 bytes of its packet, after the noise
 _noisy("noise_reference_hevc_hash.mp4", "hevc_hash.mp4", 26, spared=60, damaged=(*range(25, 29), *range(30, 48)))
 _noisy("noise_av1.mp4", "av1_svt.mp4", 30, lost=(30,))
 
-# a whole packet is missing, and nothing in the container says so; the numbers on the pictures do
+# a whole packet is missing, and nothing in the container shows it; the numbers on the pictures do
 declare(
     "missing_reference.mp4",
     "part hostile",

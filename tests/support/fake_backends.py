@@ -89,7 +89,7 @@ class Gate:
         self._open.wait(60)
 
     def wait_for(self, count: int) -> None:
-        """Wait until so many backends are blocked."""
+        """Wait until this number of backends is blocked."""
         for _ in range(count):
             assert self.arrived.acquire(timeout=20)
 
@@ -99,7 +99,7 @@ class Gate:
 
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The backends ``fake``, ``costly`` and some broken ones, for one test."""
+    """Register the backends ``fake``, ``costly`` and some that raise, for one test."""
     monkeypatch.setattr(registry, "_instances", {})
     table: dict[str, Any] = {
         "fake": "support.fake_backends:Fake",

@@ -1,7 +1,7 @@
-"""The ffmpeg command line that imageio-ffmpeg ships: what makes the clips, and the independent judge of their frames.
+"""The ffmpeg command line of imageio-ffmpeg, which makes the clips and the reference frames.
 
-It is another build of FFmpeg than the one inside PyAV, used through another interface, so that an error of ours is not
-repeated in what we compare with. There is no ffprobe; ``showinfo`` tells the times.
+It is another build of FFmpeg than the one inside PyAV, and is used through another interface, so that it does not
+repeat errors of telecine. There is no ffprobe; the times are those that ``showinfo`` prints.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _SIZE = re.compile(rb"Stream #0:0.*?: Video: rawvideo.*?, (\d+)x(\d+)")
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """What the ffmpeg command line makes of a clip."""
+    """The frames and times of a clip by the ffmpeg command line."""
 
     frames: npt.NDArray[np.uint8]
-    """``uint8 [T, H, W, 3]`` RGB, turned as the file says; read-only."""
+    """``uint8 [T, H, W, 3]`` RGB, rotated as the file says; read-only."""
     pts: tuple[Fraction | None, ...]
-    """Time of each frame in the file's own clock, seconds; None where the file has none."""
+    """Time of each frame in the file's own clock, seconds; None if the file has none."""
 
     @property
     def seconds(self) -> list[float]:
-        """Times after the first frame."""
+        """Times after the first frame, seconds."""
         first = self.pts[0]
         assert first is not None, "the first frame has no time"
         return [float(t - first) for t in self.pts if t is not None]
@@ -45,7 +45,7 @@ class Reference:
 
 @cache
 def version() -> str:
-    """The version of the binary, as a part of cache keys."""
+    """Return the version of the binary, for cache keys."""
     return _run(["-version"], None).stdout.decode().splitlines()[0]
 
 
@@ -53,7 +53,7 @@ def ffmpeg(arguments: Sequence[str | Path], stdin: bytes | None = None) -> bytes
     """Run ffmpeg and return its standard output.
 
     Raises:
-        RuntimeError: it failed; the message holds its last words.
+        RuntimeError: it failed; the message has the end of its standard error.
     """
     done = _run(["-loglevel", "error", "-y", *map(str, arguments)], stdin)
     if done.returncode:
@@ -63,7 +63,7 @@ def ffmpeg(arguments: Sequence[str | Path], stdin: bytes | None = None) -> bytes
 
 
 def reference_frames(path: Path, stream: int | None = None) -> npt.NDArray[np.uint8]:
-    """All frames of a file as the ffmpeg command line gives them, ``uint8 [T, H, W, 3]`` RGB, read-only."""
+    """Return all frames of a file by the ffmpeg command line, ``uint8 [T, H, W, 3]`` RGB, read-only."""
     return reference(path, stream).frames
 
 
@@ -72,13 +72,13 @@ def reference(path: Path, stream: int | None = None) -> Reference:
     """Decode a whole file with the ffmpeg command line.
 
     Args:
-        path: of the file.
-        stream: index in the file of the stream to take; otherwise the first video that is not a cover picture.
+        path: path of the file.
+        stream: index of the stream in the file; the first video that is not a cover picture if None.
 
     Raises:
-        RuntimeError: no frame came out.
+        RuntimeError: no frame was decoded.
     """
-    # -copyts keeps the clock of the file; showinfo sees the frames behind the automatic rotation
+    # -copyts keeps the clock of the file; showinfo comes after the automatic rotation
     chosen = "0:V:0" if stream is None else f"0:{stream}"
     arguments = ["-nostats", "-loglevel", "info", "-threads", "1", "-copyts", "-i", str(path), "-map", chosen]
     arguments += [
@@ -92,7 +92,7 @@ def reference(path: Path, stream: int | None = None) -> Reference:
         "rawvideo",
         "pipe:1",
     ]
-    # the exit code says little: a truncated file gives its good frames and an error
+    # the exit code is ignored: a truncated file gives its intact frames and an error
     done = _run(arguments, None)
     base = _TIME_BASE.search(done.stderr)
     size = _SIZE.search(done.stderr.partition(b"Output #0")[2])

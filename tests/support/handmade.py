@@ -1,4 +1,4 @@
-"""Streams that no encoder at hand makes, written bit by bit from the syntax of their specifications."""
+"""Streams that no available encoder makes, written bit by bit from the syntax in the specifications."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ __all__ = ["Bits", "H264Stream", "divx_packed", "mux", "nal_unit"]
 
 
 class Bits:
-    """A bit string that grows. Every method returns it, so that fields can be written one after another."""
+    """A bit string to append to. Every method that appends returns the object, so that calls can be chained."""
 
     def __init__(self) -> None:
         self._bits: list[int] = []
 
     def u(self, count: int, value: int) -> Bits:
-        """An unsigned number of ``count`` bits."""
+        """Append an unsigned number of ``count`` bits."""
         self._bits += [value >> i & 1 for i in reversed(range(count))]
         return self
 
     def ue(self, *values: int) -> Bits:
-        """Exp-Golomb numbers."""
+        """Append Exp-Golomb numbers."""
         for value in values:
             width = (value + 1).bit_length()
             self.u(width - 1, 0).u(width, value + 1)
         return self
 
     def se(self, *values: int) -> Bits:
-        """Signed Exp-Golomb numbers."""
+        """Append signed Exp-Golomb numbers."""
         return self.ue(*(2 * value - 1 if value > 0 else -2 * value for value in values))
 
     def pad(self, first: int = 0) -> Bits:
-        """Fill up to a whole byte with ``first`` and zeros."""
+        """Append ``first`` and zeros up to a whole byte."""
         while len(self._bits) % 8:
             self.u(1, first)
             first = 0
         return self
 
     def trailing(self) -> Bits:
-        """rbsp_trailing_bits()."""
+        """Append rbsp_trailing_bits()."""
         return self.u(1, 1).pad()
 
     def bytes(self) -> bytes:
-        """What was written, filled up with zeros."""
+        """Return the bits as bytes; the last byte is filled with zeros."""
         return bytes(int("".join(map(str, self._bits[at : at + 8])).ljust(8, "0"), 2) for at in range(0, len(self), 8))
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class Bits:
 
 
 def nal_unit(header: bytes, payload: bytes) -> bytes:
-    """A NAL unit behind a start code, with emulation prevention."""
+    """Return a NAL unit with start code and emulation prevention."""
     out, zeros = bytearray(header), 0
     for byte in payload:
         if zeros >= 2 and byte <= 3:
@@ -74,7 +74,7 @@ class H264Stream:
     poc_type: int = 0
     interlaced: bool = True
     number: int = 0
-    """Of both parameter sets."""
+    """Number of both parameter sets."""
     frame_num_bits: int = 4
     profile: int = 77
     scaling_lists: bool = False
@@ -84,10 +84,10 @@ class H264Stream:
     width: int = 3
     """Macroblocks."""
     map_units: int = 2
-    """Of height: macroblocks, or pairs of them where ``interlaced``."""
+    """Height in macroblocks, or in pairs of them if ``interlaced``."""
 
     def parameter_sets(self) -> bytes:
-        """SPS and PPS, 7.3.2.1 and 7.3.2.2."""
+        """Return SPS and PPS, 7.3.2.1 and 7.3.2.2."""
         bits = Bits().u(8, self.profile).u(8, 0).u(8, 30).ue(self.number)
         if self.profile == 244:
             bits.ue(3 if self.separate_planes else 1)
@@ -160,14 +160,14 @@ class H264Stream:
         reference: bool = True,
         idr: bool = False,
     ) -> bytes:
-        """A field with the samples of a picture, in PCM macroblocks.
+        """Return a field with the samples of a picture, in PCM macroblocks.
 
         The top field is intra coded. The bottom field is predicted, and its last row of macroblocks is that of the
-        first field that it may refer to: the bottom field before it, or else its own top field.
+        first field that it may refer to: the bottom field before it, else its own top field.
 
         Args:
             planes: Y, Cb and Cr of the whole frame, 4:2:0.
-            frame_num: and the rest: see :meth:`picture`.
+            frame_num: as the other arguments, see :meth:`picture`.
         """
         kind = "I" if field == "top" else "P"
         bits = self._slice_header(kind, frame_num=frame_num, poc=poc, reference=reference, idr=idr, field=field)
@@ -229,12 +229,12 @@ def mux(
     times: Sequence[int],
     bare: bool = False,
 ) -> None:
-    """Put packets into a container, whose kind the name says, with these presentation times in frames.
+    """Mux packets into a container, with these presentation times in frames. The file name says the format.
 
     Args:
         like: a file with a stream of the same kind.
-        keys: which packets are flagged as key frames.
-        bare: leave the headers out of the container: they are in the first packet, too.
+        keys: numbers of the packets that are flagged as key frames.
+        bare: True to write no extradata; the first packet has the parameter sets too.
     """
     with av.open(str(like)) as raw, av.open(str(path), "w") as target:
         stream = target.add_stream_from_template(raw.streams.video[0])
@@ -250,7 +250,7 @@ def mux(
 
 
 def divx_packed(packets: Sequence[bytes]) -> list[bytes]:
-    """Pack MPEG-4 part 2 as DivX 5 did: each B-VOP goes into the packet before it, and an empty VOP stands for it.
+    """Pack MPEG-4 part 2 as DivX 5 did: move each B-VOP to the packet before it, and put an empty VOP in its packet.
 
     Args:
         packets: with at most one B-VOP in a row, and 25 ticks a second in their VOL header.

@@ -1,4 +1,4 @@
-"""How a test clip is made: painted and encoded, derived from another clip by ffmpeg, or edited byte by byte."""
+"""Recipes of test clips: painted and encoded, derived from another clip by ffmpeg, or edited byte by byte."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _OTHER_CLIP = re.compile(r"\{([^}]+)\}")
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """How to make one file."""
+    """A recipe of one file."""
 
     text: str
-    """The recipe in one line."""
+    """The recipe as one line of text, for messages and cache keys."""
     needs: tuple[str, ...]
-    """Names of the clips that it starts from; facts that nobody states are inherited from the first."""
+    """Names of the clips that it starts from; facts that are not given are inherited from the first."""
     run: Callable[[Path, dict[str, Path]], None] = field(repr=False)
-    """Makes the file at a path, given where the needed clips are."""
+    """Makes the file at a path, given the paths of the needed clips."""
     code: str = field(default="", repr=False)
-    """Source of the Python code that takes part, so that the cache notices a change."""
+    """Source of the Python code that makes the file, so that a change of it makes a new file."""
     facts: dict[str, Any] = field(default_factory=dict, repr=False)
-    """What follows from the recipe: size, count, rate."""
+    """Facts that follow from the recipe: size, count, rate."""
 
 
 def encode(
@@ -54,19 +54,19 @@ def encode(
     two_pass: bool = False,
     to_pipe: bool = False,
 ) -> Recipe:
-    """Paint pictures and give them to ffmpeg.
+    """Return a recipe that paints pictures and encodes them with ffmpeg.
 
     Args:
         arguments: everything between the input and the name of the output.
-        size: width and height as seen.
-        frames: how many pictures.
+        size: width and height as displayed.
+        frames: number of pictures.
         rate: pictures per second.
         first: number on the first picture.
-        seed: another one gives another texture.
-        turn: degrees clockwise by which a player must turn the pictures; they are stored the other way.
-        mirror: whether a player must then mirror them.
-        two_pass: encode twice, for what an encoder does in a second pass only.
-        to_pipe: write to a pipe, so that ffmpeg cannot go back to complete the header.
+        seed: another seed gives another texture.
+        turn: degrees clockwise by which a player must rotate the pictures; they are stored rotated the other way.
+        mirror: True if a player must then mirror them.
+        two_pass: True to encode in two passes.
+        to_pipe: True to write to a pipe, so that ffmpeg cannot complete the header at the end.
     """
     width, height = size
     stored = (height, width) if turn % 180 else size
@@ -112,12 +112,12 @@ def encode(
 
 
 def field_coded(frames: int, gop: int = 12) -> Recipe:
-    """Paint pictures and write H.264 by hand, each field a picture of its own.
+    """Return a recipe that writes H.264 bit by bit, each field as a picture of its own.
 
-    Every third frame is referred to by nothing. A container gets both fields of a frame in one packet.
+    Every third frame is disposable. In a container, both fields of a frame are in one packet.
 
     Args:
-        frames: how many pictures, of 192x160.
+        frames: number of pictures, of 192x160.
         gop: frames from one IDR picture to the next.
     """
     stream = handmade.H264Stream(width=12, map_units=5)
@@ -162,7 +162,7 @@ def field_coded(frames: int, gop: int = 12) -> Recipe:
 
 
 def _planes(picture: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.uint8]]:
-    """BT.601 of limited range, 4:2:0, the fields apart: chroma of a field is the mean of that field's own lines."""
+    """Convert to BT.601, limited range, 4:2:0, each field by itself: its chroma is the mean of its own lines."""
     frame = VideoFrame.from_ndarray(picture, "rgb24").reformat(format="yuv444p")
     luma, *chroma = (np.frombuffer(memoryview(plane), np.uint8).reshape(plane.height, -1) for plane in frame.planes)
     height, width = picture.shape[:2]
@@ -175,7 +175,7 @@ def _planes(picture: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.uint8]]:
 
 
 def derive(arguments: str, *, to_pipe: bool = False) -> Recipe:
-    """Give finished clips to ffmpeg; ``{name}`` in the arguments is the path of another clip."""
+    """Return a recipe that runs ffmpeg on finished clips; ``{name}`` in the arguments is the path of another clip."""
 
     def run(target: Path, needed: dict[str, Path]) -> None:
         _write(_with_paths(arguments, needed), target, None, to_pipe)
@@ -185,7 +185,7 @@ def derive(arguments: str, *, to_pipe: bool = False) -> Recipe:
 
 
 def edit(change: Callable[..., bytes], *clips: str, **options: Any) -> Recipe:
-    """Change the bytes of finished clips with a function of ``byte_edits``."""
+    """Return a recipe that changes the bytes of finished clips with a function of ``byte_edits``."""
 
     def run(target: Path, needed: dict[str, Path]) -> None:
         target.write_bytes(change(*(needed[name].read_bytes() for name in clips), **options))
@@ -195,20 +195,20 @@ def edit(change: Callable[..., bytes], *clips: str, **options: Any) -> Recipe:
 
 
 def cache_folder() -> Path:
-    """Where finished clips lie: ``$TELECINE_TEST_CACHE``, or a folder in the repository that git ignores."""
+    """Return the folder of finished clips: ``$TELECINE_TEST_CACHE``, or one in the repository that git ignores."""
     chosen = os.environ.get("TELECINE_TEST_CACHE")
     return Path(chosen) if chosen else Path(__file__).resolve().parents[2] / ".cache" / "clips"
 
 
 def make(name: str, recipes: dict[str, Recipe]) -> Path:
-    """Return the path of a clip, making it and the clips that it starts from if the cache has them not."""
+    """Return the path of a clip. Make it, and the clips that it starts from, if the cache does not have them."""
     recipe = recipes[name]
     target = _home / f"{_key(name, recipes)}-{name}"
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     needed = {other: make(other, recipes) for other in recipe.needs}
-    # under a name of our own, then renamed: test processes that run side by side never see half a file
+    # written under another name and then renamed, so that parallel test processes never see an incomplete file
     unfinished = target.with_name(f"{os.getpid()}-{target.name}")
     try:
         recipe.run(unfinished, needed)

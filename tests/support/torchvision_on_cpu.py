@@ -1,8 +1,7 @@
-"""Makes torchvision importable beside a PyTorch without CUDA.
+"""Makes a torchvision built for CUDA importable with a PyTorch without CUDA.
 
-Its wheel for CUDA holds operators that do not load there. Importing it fails for one reason only: it tells PyTorch what
-shapes those operators give, and PyTorch does not know them. None of them has to do with what is tested here, so their
-shapes are left out.
+Its compiled operators do not load there. The import fails only because torchvision registers the output shapes of those
+operators, which PyTorch does not know. The tests use none of them, so the registration is skipped.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ __all__ = ["prepare"]
 
 
 def prepare() -> None:
-    """Import torchvision, where it is installed, without its compiled operators if they do not load."""
+    """Import torchvision, if it is installed, without its compiled operators if they do not load."""
     import torch
 
     real = torch.library.register_fake

@@ -1,4 +1,4 @@
-"""Clips that lead a reader astray, for ``test_true_frames.py`` alone: what the container says of them is not so."""
+"""Clips whose containers have wrong times or flags, for ``test_true_frames.py``."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _TS_PACKET = 188
 
 
 def clip(name: str) -> Path:
-    """Where the clip of this name is; makes it on first use."""
+    """Return the path of a clip; make it on first use."""
     return recipes.make(name, _RECIPES)
 
 
 def _without_index(data: bytes) -> bytes:
-    """An AVI file without the list of its key frames, as of a recorder that was switched off."""
+    """Return an AVI file without its index, as a recorder leaves it that was switched off."""
     shortened = data[: data.rindex(b"idx1")]
     return shortened[:4] + struct.pack("<I", len(shortened) - 8) + shortened[8:].replace(b"odml", b"junk")
 
 
 def _all_key(data: bytes) -> bytes:
-    """An AVI file whose index flags every picture as a key frame."""
+    """Return an AVI file whose index flags every picture as a key frame."""
     edited = bytearray(data)
     at = data.rindex(b"idx1")
     (size,) = struct.unpack_from("<I", data, at + 4)
@@ -39,21 +39,21 @@ def _all_key(data: bytes) -> bytes:
 
 
 def _decoding_times(data: bytes) -> bytes:
-    """An MP4 file that tells when pictures are decoded, not when they are shown."""
+    """Return an MP4 file with decoding times in place of presentation times."""
     assert data.count(b"ctts") == data.count(b"edts") == 1
     return data.replace(b"ctts", b"free").replace(b"edts", b"free")
 
 
-def _with_edits(data: bytes, parts: list[tuple[int, int]]) -> bytes:
-    """An MP4 file with another edit list.
+def _with_edits(data: bytes, edits: list[tuple[int, int]]) -> bytes:
+    """Return an MP4 file with another edit list.
 
     Args:
-        data: of which the movie box is behind the media, so that no offset moves.
-        parts: duration in ticks of the movie, and where that begins in ticks of the media, -1 for a gap.
+        data: a file whose movie box comes after the media, so that no offset changes.
+        edits: for each entry its duration in ticks of the movie, and its start in ticks of the media, -1 for a gap.
     """
-    entries = b"".join(struct.pack(">IiHH", duration, start, 1, 0) for duration, start in parts)
-    edits = _box(b"edts", _box(b"elst", struct.pack(">4xI", len(parts)) + entries))
-    return b"".join(_replaced(data, (b"moov", b"trak", b"edts"), edits))
+    entries = b"".join(struct.pack(">IiHH", duration, start, 1, 0) for duration, start in edits)
+    box = _box(b"edts", _box(b"elst", struct.pack(">4xI", len(edits)) + entries))
+    return b"".join(_replaced(data, (b"moov", b"trak", b"edts"), box))
 
 
 def _replaced(data: bytes, path: tuple[bytes, ...], box: bytes) -> Iterator[bytes]:
@@ -74,7 +74,7 @@ def _box(kind: bytes, content: bytes) -> bytes:
 
 
 def _broken_link(data: bytes) -> bytes:
-    """MPEG-2 without its second group of pictures; the third one's header says so."""
+    """Return MPEG-2 without its second group of pictures; the header of the third one has the flag broken_link."""
     starts = [at for at in range(len(data)) if data.startswith(b"\0\0\1\xb3", at)]  # each group has a sequence header
     third = bytearray(data[starts[2] :])
     third[third.index(b"\0\0\1\xb8") + 7] |= 0x20  # broken_link
@@ -88,11 +88,11 @@ DAMAGES = [
     *(("hevc_open.ts", seed) for seed in (2, 6, 32)),
     *(("mpeg2.ts", seed) for seed in (4, 7, 36)),
 ]
-"""Transport streams, and seeds of bad reception of which no decoder tells in every frame that it touches."""
+"""Transport streams with seeds of damage that no decoder reports in every frame that it affects."""
 
 
 def damaged(data: bytes, seed: int) -> bytes:
-    """A transport stream after bad reception: packets are missing, or are noise that is flagged as such."""
+    """Return a transport stream after bad reception: packets are missing, or are noise that is flagged as such."""
     chance = random.Random(seed)
     count = chance.choice([1, 1, 2, 3, 4, 6, 10, 20])
     at = chance.randrange(5, len(data) // _TS_PACKET - count) * _TS_PACKET
@@ -116,7 +116,7 @@ _X265 = (
 )
 _SVT = "-c:v libsvtav1 -preset 10 -crf 40 -g 16 -pix_fmt yuv420p -svtav1-params lp=1"
 _VP9 = "-c:v libvpx-vp9 -threads 1 -b:v 200k -g 16 -cpu-used 8 -lag-in-frames 12 -auto-alt-ref 1"
-_AT_THE_OVERFLOW = "-c copy -muxdelay 0 -muxpreload 0 -output_ts_offset 95442.9"
+_BEFORE_OVERFLOW = "-c copy -muxdelay 0 -muxpreload 0 -output_ts_offset 95442.9"
 
 _RECIPES: dict[str, Recipe] = {
     "h263.avi": encode("-c:v h263 -g 12 -q:v 4", (176, 144), 24),
@@ -131,8 +131,8 @@ _RECIPES: dict[str, Recipe] = {
     "h264_open.ts": _small(f"{_X264}:bframes=3:open-gop=1", 48),
     "hevc_open.ts": _small(f"{_X265}:open-gop=1", 48),
     "mpeg2.ts": _small("-c:v mpeg2video -threads 1 -g 12 -bf 2 -q:v 3", 48),
-    "overflow_h264.ts": derive(f"-i {{h264.ts}} {_AT_THE_OVERFLOW}"),
-    "overflow_mpeg2.ts": derive(f"-i {{mpeg2.ts}} {_AT_THE_OVERFLOW}"),
+    "overflow_h264.ts": derive(f"-i {{h264.ts}} {_BEFORE_OVERFLOW}"),
+    "overflow_mpeg2.ts": derive(f"-i {{mpeg2.ts}} {_BEFORE_OVERFLOW}"),
     "late_12.ts": _small(f"{_X264}:bframes=3 -output_ts_offset 5", 12, 200),
     "early_20.ts": _small(f"{_X264}:bframes=3", 20, 100),
     "joined_h264.ts": edit(join, "late_12.ts", "early_20.ts"),
@@ -141,9 +141,9 @@ _RECIPES: dict[str, Recipe] = {
     "joined_mpeg2.ts": edit(join, "late_30.ts", "early_30.ts"),
     "h264.mxf": derive("-i {h264.mp4} -c copy"),
     "h264_no_ctts.mp4": edit(_decoding_times, "h264.mp4"),
-    "parts.mp4": edit(_with_edits, "h264.mp4", parts=[(167, (2 + 12 * part) * 1000) for part in range(4)]),
-    "parts_turned.mp4": edit(_with_edits, "h264.mp4", parts=[(400, 26_000), (400, 2000)]),
-    "parts_and_gap.mp4": edit(_with_edits, "h264.mp4", parts=[(333, 2000), (500, -1), (333, 26_000)]),
+    "edits.mp4": edit(_with_edits, "h264.mp4", edits=[(167, (2 + 12 * edit) * 1000) for edit in range(4)]),
+    "edits_reversed.mp4": edit(_with_edits, "h264.mp4", edits=[(400, 26_000), (400, 2000)]),
+    "edits_and_gap.mp4": edit(_with_edits, "h264.mp4", edits=[(333, 2000), (500, -1), (333, 26_000)]),
     "smc.mov": _small("-c:v smc -g 12 -pix_fmt pal8"),
     "mpeg2.m2v": _small("-c:v mpeg2video -threads 1 -g 12 -bf 2 -q:v 3 -sc_threshold 1000000000", 48),
     "broken_link.m2v": edit(_broken_link, "mpeg2.m2v"),

@@ -1,15 +1,15 @@
-"""Writes policies.json: what vLLM's own samplers choose, over a grid of clips and options.
+"""Writes policies.json: the choices of vLLM's own samplers for many clips and options.
 
 Run with an interpreter that has vLLM 0.33 (the pure Python build is enough, no GPU)::
 
     python tests/support/data/make_policies.py
 
-Every loader's real ``load_bytes`` is called, with its own defaults; only the decoder under it is replaced, by one that
-returns the numbers of the frames it was asked for. Three loaders live in model files that need kernels and more
-packages to import: their classes, with the constants and functions they use, are taken out of vLLM's source and run.
+The real ``load_bytes`` of every loader is called, with its own defaults. Only the decoder is replaced: it returns the
+numbers of the frames that it is asked for. Three loaders are in model files whose import needs kernels and more
+packages. Their classes, with the constants and functions that they use, are extracted from vLLM's source and executed.
 
-The file holds, for each policy, four characters a case: a digest of the indices, or ``!!!!`` where vLLM raises. The
-grid is not stored but made again by ``cases``.
+For each policy, the file has four characters per case: a digest of the indices, or ``!!!!`` if vLLM raises. The cases
+are not stored; ``cases`` makes them again.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Case(NamedTuple):
 
 
 def cases(policy: str, count: int = CASES_EACH, seed: int = 0) -> Iterator[Case]:
-    """The grid of one policy: short, long, slow, fast and unknown-rate clips, with options of every kind."""
+    """Yield the cases of one policy: short, long, slow, fast and unknown-rate clips, with options of every kind."""
     # RandomState's stream is frozen by numpy's compatibility policy, unlike the newer generators'
     draw = np.random.RandomState(seed + sum(policy.encode()))
     edges = list(itertools.product((1, 2, 3, 4, 5, 8, 59, 60, 61, 300, 451), (*RATES[:8], 0.0)))
@@ -122,7 +122,7 @@ def digest(indices: Sequence[int]) -> str:
 
 
 def vllm_chooser() -> Callable[[str, Case], list[int]]:
-    """What vLLM chooses, as a function of the policy and the case.
+    """Return a function that gives vLLM's choice for a policy and a case.
 
     Raises:
         ImportError: vLLM is not installed.
@@ -177,7 +177,7 @@ def _defines(node: ast.stmt) -> set[str]:
 
 
 def expected(choose: Callable[[str, Case], list[int]], policy: str, case: Case) -> str:
-    """The four characters of one case."""
+    """Return the four characters of one case."""
     try:
         return digest(choose(policy, case))
     except (ValueError, ZeroDivisionError, AssertionError):
@@ -193,7 +193,7 @@ def main() -> None:
 
 
 def load() -> dict[str, list[str]]:
-    """The stored digests: policy -> four characters a case."""
+    """Return the stored digests by policy: four characters per case."""
     stored = json.loads(DATA.read_text())["digests"]
     return {policy: [text[i : i + 4] for i in range(0, len(text), 4)] for policy, text in stored.items()}
 
