@@ -16,7 +16,7 @@ from telecine.video import Video
 __all__ = ["load", "open", "probe"]
 
 
-@show_options
+@show_options(LoadOptions)
 def load(source: SourceLike, *, timeout: Timeout = None, **options: Unpack[LoadOptions]) -> Frames:
     """Decode the frames asked for, and only the packets that they need.
 
@@ -81,6 +81,7 @@ def probe(source: SourceLike, *, limits: Limits | None = None, timeout: Timeout 
         return read_video_info(opened, limits, deadline)
 
 
+@show_options(OpenOptions)
 def open(source: SourceLike, *, timeout: Timeout = None, **options: Unpack[OpenOptions]) -> Video:
     """Open a video and index its packets once, to answer many requests.
 

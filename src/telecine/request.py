@@ -205,16 +205,20 @@ class Request:
         return select(self.sampling, index.timeline), self.size
 
 
-def show_options(function: Function) -> Function:
-    """Show each option of :class:`LoadOptions` in the signature of a function that takes them as ``**options``.
+def show_options(declaration: type[Any]) -> Callable[[Function], Function]:
+    """Return a decorator that shows the fields of a declaration, as :class:`LoadOptions`, in place of ``**options``.
 
     ``help()`` and editors that inspect the running function then list the options by name.
     """
-    signature = inspect.signature(function)
-    named = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS.get(name))
-        for name in LoadOptions.__annotations__
-    ]
-    function.__signature__ = signature.replace(parameters=named + options)  # type: ignore[attr-defined]
-    return function
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        named = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        options = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS.get(name))
+            for name in declaration.__annotations__
+        ]
+        function.__signature__ = signature.replace(parameters=named + options)  # type: ignore[attr-defined]
+        return function
+
+    return decorate

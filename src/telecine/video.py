@@ -106,7 +106,7 @@ class Video:
         size = f"{info.num_frames} x {info.height}x{info.width}"
         return f"Video({self._source.name}, {size}, {info.codec}{', closed' if self._closed else ''})"
 
-    @show_options
+    @show_options(LoadOptions)
     def load(self, *, timeout: Timeout = None, **options: Unpack[LoadOptions]) -> Frames:
         """Decode the frames asked for.
 
@@ -129,7 +129,7 @@ class Video:
         frames = label_frames(request, decode, decoded, timer.seconds)
         return frames.pad_to(request.output_count(len(frames)))
 
-    @show_options
+    @show_options(LoadOptions)
     def iterate(
         self,
         *,

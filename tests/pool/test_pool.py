@@ -265,7 +265,9 @@ def test_map_refuses_a_single_source(pool, single):
         pool.map(single)
 
 
-@pytest.mark.parametrize("wrong", [{"num_frames": -1}, {"nun_frames": 3}, {"ahead": 0}, {"backend": "none"}], ids=str)
+@pytest.mark.parametrize(
+    "wrong", [{"num_frames": -1}, {"nun_frames": 3}, {"ahead": 0}, {"backend": "none"}, {"cache_key": 1}], ids=str
+)
 def test_map_refuses_wrong_arguments_at_once(pool, path, wrong):
     """They are refused before the first source, and not once for each source."""
     with pytest.raises(OptionsError):

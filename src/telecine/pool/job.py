@@ -104,12 +104,18 @@ class Job(RequestHooks):
         resources: SharedResources,
         source: Any,
         make_request: Callable[[], Request],
-        *,
         backend: object,
-        timeout: Timeout,
-        caller: Hashable,
-        cache_key: Hashable,
+        *,
+        timeout: Timeout = None,
+        caller: Hashable = None,
+        cache_key: Hashable = None,
     ) -> None:
+        for name, value in (("caller", caller), ("cache_key", cache_key)):
+            try:
+                hash(value)
+            except TypeError:
+                kind = type(value).__name__
+                raise OptionsError(f"{name} is a {kind}; it must be hashable: a string, a number") from None
         self._resources = resources
         self._make_request = make_request
         self._backend_option = backend

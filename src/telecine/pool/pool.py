@@ -16,13 +16,13 @@ from concurrent.futures import wait
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Literal, SupportsIndex, Unpack, overload
+from typing import Any, Literal, SupportsIndex, Unpack, overload
 
 from telecine.deadline import Timeout
 from telecine.errors import LimitError, OptionsError, OverloadedError, TelecineError
 from telecine.frames import Frames
 from telecine.metrics import METRICS
-from telecine.pool.config import LeaseVram, PoolConfig, check_count
+from telecine.pool.config import LeaseVram, PoolConfig, check_count, choose_cores_and_memory
 from telecine.pool.future import PoolFuture
 from telecine.pool.job import Job, backend_label, convert_error
 from telecine.pool.workers import PoolStatus, QueueFullError, Workers
@@ -32,6 +32,23 @@ __all__ = ["Pool"]
 
 _MAX_CALLBACK_SECONDS = 0.5
 """Seconds that closing waits for the callbacks of futures whose requests have ended."""
+
+
+class _CallerOptions(LoadOptions, total=False):
+    caller: Hashable
+    timeout: Timeout
+
+
+class SubmitOptions(_CallerOptions, total=False):
+    """The options of a request to a pool; :meth:`Pool.submit` explains them."""
+
+    cache_key: Hashable
+
+
+class MapOptions(_CallerOptions, total=False):
+    """The options of :meth:`Pool.map`."""
+
+    ahead: SupportsIndex | None
 
 
 class Pool:
@@ -72,18 +89,18 @@ class Pool:
         cache: SupportsIndex = 64 << 20,
         hash_content: bool = False,
     ) -> None:
-        self._workers = Workers(
-            PoolConfig.of(
-                threads=threads,
-                memory=memory,
-                vram=vram,
-                lease_vram=lease_vram,
-                workers=workers,
-                queue=queue,
-                cache=cache,
-                hash_content=hash_content,
-            )
+        cores, bytes_to_decode = choose_cores_and_memory(threads, memory)
+        config = PoolConfig(
+            cores=cores,
+            workers=max(16, 2 * cores) if workers is None else check_count("workers", workers),
+            queue=check_count("queue", queue),
+            memory=bytes_to_decode,
+            vram=None if vram is None else check_count("vram", vram),
+            lease_vram=lease_vram,
+            cache=check_count("cache", cache, 0),
+            hash_content=bool(hash_content),
         )
+        self._workers = Workers(config)
         _register(self)
 
     @classmethod
@@ -94,16 +111,8 @@ class Pool:
                 cls._default = cls()
             return cls._default
 
-    @show_options
-    def submit(
-        self,
-        source: SourceLike,
-        *,
-        caller: Hashable = None,
-        timeout: Timeout = None,
-        cache_key: Hashable = None,
-        **options: Unpack[LoadOptions],
-    ) -> PoolFuture:
+    @show_options(SubmitOptions)
+    def submit(self, source: SourceLike, **options: Unpack[SubmitOptions]) -> PoolFuture:
         """Submit a request without waiting for its frames.
 
         The first use of a backend imports it in the calling thread; :meth:`aload` does not.
@@ -121,119 +130,64 @@ class Pool:
             BackendUnavailable: the backend does not work on this machine.
             OverloadedError: the queue is full, or the system cannot start a thread.
         """
-        request = _make_request(source, options)
-        return self._submit(source, lambda: request, request.backend, timeout, caller, cache_key)
+        own, given = _split(options)
+        request = _make_request(source, given)
+        return self._submit(source, lambda: request, request.backend, **own)
 
-    def _submit(
-        self,
-        source: SourceLike,
-        make_request: Callable[[], Request],
-        backend: object,
-        timeout: Timeout,
-        caller: Hashable,
-        cache_key: Hashable = None,
-    ) -> PoolFuture:
-        for name, value in (("caller", caller), ("cache_key", cache_key)):
-            try:
-                hash(value)
-            except TypeError:
-                raise OptionsError(
-                    f"{name} is a {type(value).__name__}; it must be hashable: a string, a number"
-                ) from None
-        workers = self._workers
-        job = Job(
-            workers.resources,
-            source,
-            make_request,
-            backend=backend,
-            timeout=timeout,
-            caller=caller,
-            cache_key=cache_key,
-        )
-        future = PoolFuture(lambda: workers.cancel(job))
-        workers.submit(job, future)
-        return future
-
-    @show_options
-    def load(
-        self,
-        source: SourceLike,
-        *,
-        caller: Hashable = None,
-        timeout: Timeout = None,
-        cache_key: Hashable = None,
-        **options: Unpack[LoadOptions],
-    ) -> Frames:
+    @show_options(SubmitOptions)
+    def load(self, source: SourceLike, **options: Unpack[SubmitOptions]) -> Frames:
         """Decode the frames of one source. Arguments as for :meth:`submit`, errors as for :func:`telecine.load`."""
-        make_request = partial(Request.of, source, **options)
-        return _wait(self._submit(source, make_request, options.get("backend"), timeout, caller, cache_key))
+        return _wait(self._submit_unchecked(source, options))
 
     def run_request(self, request: Request, *, caller: Hashable = None, timeout: Timeout = None) -> Frames:
         """Run a request that the caller has made. Errors as for :func:`telecine.load`."""
-        return _wait(self._submit(request.source, lambda: request, request.backend, timeout, caller))
+        return _wait(self._submit(request.source, lambda: request, request.backend, caller=caller, timeout=timeout))
 
-    @show_options
-    async def aload(
-        self,
-        source: SourceLike,
-        *,
-        caller: Hashable = None,
-        timeout: Timeout = None,
-        cache_key: Hashable = None,
-        **options: Unpack[LoadOptions],
-    ) -> Frames:
+    @show_options(SubmitOptions)
+    async def aload(self, source: SourceLike, **options: Unpack[SubmitOptions]) -> Frames:
         """Decode the frames of one source without blocking the event loop. Cancelling the task stops the decode.
 
         Arguments as for :meth:`submit`, errors as for :func:`telecine.load`.
         """
         import asyncio
 
-        make_request = partial(Request.of, source, **options)
-        future = self._submit(source, make_request, options.get("backend"), timeout, caller, cache_key)
-        return await asyncio.wrap_future(future)
+        return await asyncio.wrap_future(self._submit_unchecked(source, options))
+
+    def _submit_unchecked(self, source: SourceLike, options: SubmitOptions) -> PoolFuture:
+        """Submit a request whose options are checked in the thread that decodes, which may import a backend."""
+        own, given = _split(options)
+        return self._submit(source, partial(Request.of, source, **given), given.get("backend"), **own)
+
+    def _submit(
+        self, source: SourceLike, make_request: Callable[[], Request], backend: object, **own: Any
+    ) -> PoolFuture:
+        workers = self._workers
+        job = Job(workers.resources, source, make_request, backend, **own)
+        future = PoolFuture(lambda: workers.cancel(job))
+        workers.submit(job, future)
+        return future
 
     @overload
     def map(
-        self,
-        sources: Iterable[SourceLike],
-        *,
-        ahead: SupportsIndex | None = None,
-        return_errors: Literal[False] = False,
-        caller: Hashable = None,
-        timeout: Timeout = None,
-        **options: Unpack[LoadOptions],
+        self, sources: Iterable[SourceLike], *, return_errors: Literal[False] = False, **options: Unpack[MapOptions]
     ) -> Iterator[Frames]: ...
 
     @overload
     def map(
-        self,
-        sources: Iterable[SourceLike],
-        *,
-        ahead: SupportsIndex | None = None,
-        return_errors: bool,
-        caller: Hashable = None,
-        timeout: Timeout = None,
-        **options: Unpack[LoadOptions],
+        self, sources: Iterable[SourceLike], *, return_errors: bool, **options: Unpack[MapOptions]
     ) -> Iterator[Frames | TelecineError]: ...
 
-    @show_options
+    @show_options(MapOptions)
     def map(
-        self,
-        sources: Iterable[SourceLike],
-        *,
-        ahead: SupportsIndex | None = None,
-        return_errors: bool = False,
-        caller: Hashable = None,
-        timeout: Timeout = None,
-        **options: Unpack[LoadOptions],
+        self, sources: Iterable[SourceLike], *, return_errors: bool = False, **options: Unpack[MapOptions]
     ) -> Iterator[Frames | TelecineError]:
         """Yield the frames of many sources, in order.
 
         Args:
             sources: taken from as they are needed.
+            return_errors: True to yield the error of a source instead of raising it.
             ahead: requests submitted before their frames are taken; each holds its frames in memory. Default: two for
                 each core, and two more.
-            return_errors: True to yield the error of a source instead of raising it.
             caller: as for :meth:`submit`. By default every call of this method is a caller of its own.
             timeout: seconds for each request from its submission on; or a :class:`telecine.Deadline` for all.
             **options: options of :func:`telecine.load`, for all sources.
@@ -245,11 +199,12 @@ class Pool:
         """
         if isinstance(sources, str | bytes | bytearray | memoryview | os.PathLike):
             raise OptionsError(f"sources is a {type(sources).__name__}; a single source goes into a list")
+        given: dict[str, Any] = {**options}
+        caller, timeout, ahead = (given.pop(name, None) for name in ("caller", "timeout", "ahead"))
         max_pending = check_count("ahead", 2 * self._workers.config.cores + 2 if ahead is None else ahead)
         with suppress(LimitError, OverloadedError):  # there may be memory again later
-            _make_request(b"", options)
-        caller = object() if caller is None else caller
-        submit = partial(self.submit, caller=caller, timeout=timeout, **options)
+            _make_request(b"", given)
+        submit = partial(self.submit, caller=object() if caller is None else caller, timeout=timeout, **given)
         return self._map_in_order(sources, max_pending, return_errors, submit)
 
     def _map_in_order(
@@ -330,7 +285,17 @@ class Pool:
         METRICS.add_gauges(self)
 
 
-def _make_request(source: SourceLike, options: LoadOptions) -> Request:
+_OWN_OPTIONS = ("caller", "timeout", "cache_key")
+"""Options of a pool's request that are not those of :func:`telecine.load`."""
+
+
+def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options that the pool itself takes, and the others."""
+    own = {name: options[name] for name in _OWN_OPTIONS if name in options}
+    return own, {name: value for name, value in options.items() if name not in own}
+
+
+def _make_request(source: SourceLike, options: dict[str, Any]) -> Request:
     try:
         return Request.of(source, **options)
     except TelecineError:
