@@ -61,7 +61,7 @@ def run(tmp_path: Path, *arguments: str, seconds: float = 120, **bad: str) -> su
     (tmp_path / "bad_video.py").write_text(textwrap.dedent(BAD))
     script = (
         "import sys, telecine.cli.compare; from telecine.cli.main import main; "
-        f"telecine.cli.compare._SECONDS = {seconds}; sys.exit(main(sys.argv[1:]))"
+        f"telecine.cli.compare._MAX_SECONDS = {seconds}; sys.exit(main(sys.argv[1:]))"
     )
     return subprocess.run(
         [sys.executable, "-c", script, "compare", *arguments],

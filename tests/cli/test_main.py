@@ -39,6 +39,14 @@ def results(capsys, *arguments):
     return out
 
 
+@pytest.fixture
+def no_settings(monkeypatch):
+    """Remove the TELECINE_ variables of the shell, which the doctor would list."""
+    for name in list(os.environ):
+        if name.startswith("TELECINE_"):
+            monkeypatch.delenv(name)
+
+
 def process(*arguments, **options):
     """The command in a process of its own."""
     code = "import sys; from telecine.cli.main import main; sys.exit(main())"
@@ -68,8 +76,8 @@ def test_probe_says_the_facts_in_aligned_lines(capsys):
 
 
 def test_probe_says_what_is_unusual(capsys):
-    assert "turned 90 degrees clockwise" in results(capsys, "probe", CLIPS["rotated90.mp4"].path())
-    assert "unevenly spaced" in results(capsys, "probe", CLIPS["vfr.mp4"].path())
+    assert "rotated by 90 degrees clockwise" in results(capsys, "probe", CLIPS["rotated90.mp4"].path())
+    assert "variable" in results(capsys, "probe", CLIPS["vfr.mp4"].path())
 
 
 # sample
@@ -147,7 +155,7 @@ def test_lost_frames_are_named_on_standard_error(capsys):
     code, out, err = run(capsys, "sample", clip.path(), "--indices", f"0,{clip.lost[0]}", "--json")
     assert code == 0
     assert [row["index"] for row in json.loads(out)["frames"]] == [0]
-    assert f"1 of the wanted frames could not be decoded: {clip.lost[0]}\n" in err
+    assert f"1 of the requested frames could not be decoded: {clip.lost[0]}\n" in err
     code, out, err = run(capsys, "sample", clip.path(), "--indices", f"0,{clip.lost[0]}", "--errors", "strict")
     assert (code, out) == (3, "")
     assert err.startswith("telecine: ") and err.count("\n") == 1
@@ -324,7 +332,7 @@ def test_names_that_the_encoding_of_the_terminal_lacks_are_escaped(tmp_path):
 # doctor
 
 
-def test_doctor_says_of_every_backend_whether_it_works(capsys, monkeypatch):
+def test_doctor_says_of_every_backend_whether_it_works(capsys, monkeypatch, no_settings):
     monkeypatch.setenv("TELECINE_DEVICE", "cpu")
     document = json.loads(results(capsys, "doctor", "--json"))
     assert document["backends"] == [asdict(status) | {"devices": list(status.devices)} for status in list_backends()]
@@ -337,7 +345,7 @@ def test_doctor_says_of_every_backend_whether_it_works(capsys, monkeypatch):
     assert "TELECINE_DEVICE  cpu" in out
 
 
-def test_doctor_names_what_is_missing_and_still_succeeds(capsys, monkeypatch):
+def test_doctor_names_what_is_missing_and_still_succeeds(capsys, monkeypatch, no_settings):
     broken = list_backends()[0].__class__("nobody", False, "nobody is not installed: pip install nobody", None)
     monkeypatch.setattr("telecine.cli.doctor.list_backends", lambda: [broken])
     out = results(capsys, "doctor")
@@ -375,7 +383,7 @@ def test_telecine_backend_and_device_are_the_defaults(capsys, monkeypatch):
 
 
 def test_progress_can_be_had_where_there_is_no_terminal(capsys, monkeypatch):
-    monkeypatch.setattr("telecine.cli.progress._PATIENCE", -1.0)
+    monkeypatch.setattr("telecine.cli.progress._DELAY_SECONDS", -1.0)
     code, out, err = run(capsys, "sample", BASE, "--progress")
     assert code == 0 and err == "opening the source  0 s\n" and "opening" not in out
     results(capsys, "sample", BASE)

@@ -26,8 +26,7 @@ from vllm.multimodal.video import VIDEO_LOADER_REGISTRY
 
 import telecine
 from telecine.cli.main import main
-from telecine.integrations.vllm import decode_pool as share
-from telecine.integrations.vllm import plugin, register, state
+from telecine.integrations.vllm import decode_pool, plugin, register, state
 
 register()
 SAMPLERS = sorted(set(VIDEO_LOADER_REGISTRY.name2class) - {"telecine", "pynvvideocodec"})
@@ -287,21 +286,21 @@ def test_gpu_memory_is_reserved_at_start_when_telecine_decodes_on_a_gpu(monkeypa
 def test_a_decode_on_a_gpu_holds_a_lease_from_vllms_budget(monkeypatch):
     budget = gpu_ipc_memory.MultiModalGPUMemoryPool(1 << 30)
     monkeypatch.setattr(gpu_ipc_memory, "_GLOBAL_POOL", budget)
-    with share._lease(1 << 20, "cuda"):
+    with decode_pool._lease_vram(1 << 20, "cuda"):
         assert budget.available_bytes == (1 << 30) - (1 << 20)
         with pytest.raises(ValueError, match="exceeds the total pool size"):
-            share._lease(2 << 30, "cuda")
+            decode_pool._lease_vram(2 << 30, "cuda")
     assert budget.available_bytes == 1 << 30
 
 
 def test_frames_decoded_on_a_gpu_reach_host_memory_inside_the_lease(monkeypatch, clip):
     asked = {}
 
-    def ask(pool: Any, rule: Any, data: bytes, **options: Any) -> Any:
+    def load_with_callback(pool: Any, choose_frames: Any, data: bytes, **options: Any) -> Any:
         asked.update(options)
         return telecine.load(data, num_frames=2)
 
-    monkeypatch.setattr(share, "ask", ask)
+    monkeypatch.setattr(decode_pool, "load_with_callback", load_with_callback)
     load(clip, video_backend="telecine", num_frames=2, device="cuda")
     assert (asked["device"], asked["out"]) == ("cuda", "numpy")
 

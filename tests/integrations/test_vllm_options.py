@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +13,9 @@ import pytest
 from telecine import Fit
 from telecine.cli.main import main
 from telecine.errors import LimitError, OptionsError
-from telecine.integrations.vllm import plugin
-from telecine.integrations.vllm.gpu_memory_guard import configured_for_gpu
-from telecine.integrations.vllm.options import STARTUP_ONLY, DecodeOptions, defaults
+from telecine.integrations.vllm import decode_pool, plugin
+from telecine.integrations.vllm.gpu_memory_guard import uses_gpu
+from telecine.integrations.vllm.options import STARTUP_ONLY, DecodeOptions, default_options
 
 HD: Any = SimpleNamespace(width=1920, height=1080)
 
@@ -33,12 +33,12 @@ def test_options_are_taken_out_of_what_is_given():
 
 
 def test_what_costs_gpu_memory_goes_by_names_that_vllm_keeps_from_requests():
-    assert set(STARTUP_ONLY) < set(defaults())
-    assert set(defaults()) - set(STARTUP_ONLY) == {"timeout_sec", "size", "fit", "max_pixels"}
+    assert set(STARTUP_ONLY) < set(default_options())
+    assert set(default_options()) - set(STARTUP_ONLY) == {"timeout_sec", "size", "fit", "max_pixels"}
 
 
 def test_the_device_comes_from_the_environment_where_nobody_says(monkeypatch):
-    assert defaults()["device"] == "cpu"
+    assert default_options()["device"] == "cpu"
     monkeypatch.setenv("TELECINE_DEVICE", "cuda:1")
     assert DecodeOptions.take_from({}).on_gpu
     assert not DecodeOptions.take_from({"device": "cpu"}).on_gpu
@@ -113,7 +113,7 @@ def test_larger_videos_than_the_decoders_are_made_for_are_refused_either_way_up(
     ids=str,
 )
 def test_gpu_memory_is_needed_only_with_the_device_cuda(video, loader, expected):
-    assert configured_for_gpu(video, loader) is expected
+    assert uses_gpu(video, loader) is expected
 
 
 def test_without_vllm_the_doctor_says_so(monkeypatch, capsys):
@@ -124,16 +124,18 @@ def test_without_vllm_the_doctor_says_so(monkeypatch, capsys):
     assert "vllm.multimodal.video cannot be imported" in capsys.readouterr().out
 
 
-def test_a_fork_in_the_middle_of_making_a_pool_does_not_lock_the_child():
-    """vLLM forks its workers when it likes."""
-    code = """
-        import os, warnings
-        from telecine.integrations.vllm import decode_pool as share
-        warnings.simplefilter("ignore")
-        with share._lock:
-            child = os.fork()
-            if not child:
-                os._exit(0 if share._lock.acquire(timeout=5) else 1)
-            raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    """
-    assert subprocess.run([sys.executable, "-c", textwrap.dedent(code)], timeout=60).returncode == 0
+def test_threads_that_make_the_pool_at_the_same_time_get_the_same_one(monkeypatch):
+    """No lock is held while a pool is made, as vLLM may fork at any time; so two threads may make one each."""
+    made, both = [], threading.Barrier(2)
+
+    def make_pool(options):
+        both.wait(10)
+        made.append(object())
+        return made[-1]
+
+    monkeypatch.setattr(decode_pool, "_pools", {})
+    monkeypatch.setattr(decode_pool, "_make_pool", make_pool)
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(decode_pool.pool_for, [DecodeOptions()] * 2)
+    assert len(made) == 2
+    assert first is second is decode_pool.pool_for(DecodeOptions())

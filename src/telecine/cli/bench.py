@@ -1,4 +1,4 @@
-"""``telecine bench``: clips per second, and the time that each takes, by how many are decoded at once."""
+"""The command ``telecine bench``: clips per second and latency, by the number of requests at once."""
 
 from __future__ import annotations
 
@@ -18,48 +18,45 @@ from telecine.frames import Frames
 from telecine.pool import Pool
 from telecine.source.urls import format_source
 
-__all__ = ["Measured", "add_bench_arguments", "bench", "measure"]
+__all__ = ["Measurement", "add_bench_arguments", "bench", "measure", "parse_count"]
 
 _MB = 1 << 20
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What was measured with so many requests at once."""
+class Measurement:
+    """Throughput and latency at one number of concurrent requests."""
 
     concurrency: int
     requests: int
-    """That were counted."""
+    """Number of measured requests."""
     clips_per_second: float
     p50_seconds: float
-    """Half of the requests took no longer, waiting included."""
+    """Median time of a request, waiting included."""
     p99_seconds: float
     cpu_seconds_per_clip: float
-    """Processor time of all threads of this process."""
+    """Processor time of all threads of this process, per clip."""
     cores_busy: float
-    """The same for each second that passed."""
+    """Processor time of all threads of this process, per second."""
     peak_mb: int | None
-    """Largest resident memory seen when a request ended; None where the system does not say."""
+    """Largest resident memory seen at the end of a request; None if the system does not report it."""
 
 
 def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the arguments of ``telecine bench``."""
+    """Add the arguments of ``telecine bench`` to a parser."""
     add = parser.add_argument
-    add("files", metavar="FILE", nargs="+", help="path or URL of a video; several are taken in turns")
+    add("files", metavar="FILE", nargs="+", help="path or URL of a video; several are used in turn")
     add("--concurrency", type=_counts, default=(1, 4, 16), metavar="N,N,...", help="requests at once (1,4,16)")
-    add("-n", "--num-frames", type=_whole, default=8, metavar="N", help="frames of each clip, evenly spread (8)")
-    add("--size", type=_whole, metavar="N", help="length of the short side; pixels")
-    add("--seconds", type=float, default=5.0, metavar="S", help="how long to measure each (5)")
-    add("--threads", type=_whole, metavar="N", help="cores that the pool may keep busy; all when omitted")
-    add("--backend", metavar="NAME", help="that decodes; chosen when omitted")
+    add("-n", "--num-frames", type=parse_count, default=8, metavar="N", help="frames of each clip, evenly spread (8)")
+    add("--size", type=parse_count, metavar="N", help="length of the short side; pixels")
+    add("--seconds", type=float, default=5.0, metavar="S", help="duration of each measurement (5)")
+    add("--threads", type=parse_count, metavar="N", help="cores that the pool may keep busy; all when omitted")
+    add("--backend", metavar="NAME", help="backend; chosen by the device when omitted")
     add("--device", metavar="NAME", help="cpu, cuda or cuda:N")
 
 
 def bench(arguments: argparse.Namespace) -> Iterable[str]:
-    """Do what the command line says.
-
-    Yields:
-        The lines of the answer.
+    """Run the measurements and return the lines of the result.
 
     Raises:
         TelecineError: a file cannot be decoded, or an option is wrong.
@@ -69,69 +66,71 @@ def bench(arguments: argparse.Namespace) -> Iterable[str]:
     options = {name: getattr(arguments, name) for name in ("num_frames", "size", "backend", "device")}
     results = []
     for concurrency in arguments.concurrency:
-        # every clip counts as new: what a memory of its packets is worth depends on who asks for what
+        # no index cache, so that every clip counts as new
         with Pool(threads=arguments.threads, queue=concurrency, cache=0) as pool:
             results.append(measure(pool, arguments.files, concurrency, arguments.seconds, options))
-    if arguments.json:
-        names = [format_source(file) for file in arguments.files]
-        document = {"files": names, "options": options, "results": [asdict(result) for result in results]}
-        return [json.dumps(document, indent=2)]
-    return _table(results)
+    if not arguments.json:
+        return _table(results)
+    names = [format_source(file) for file in arguments.files]
+    document = {"files": names, "options": options, "results": [asdict(result) for result in results]}
+    return [json.dumps(document, indent=2)]
 
 
-def measure(pool: Pool, files: Sequence[Any], concurrency: int, seconds: float, options: dict[str, Any]) -> Measured:
-    """Keep so many requests under way for a while.
+def measure(pool: Pool, files: Sequence[Any], concurrency: int, seconds: float, options: dict[str, Any]) -> Measurement:
+    """Keep ``concurrency`` requests running for a number of seconds, and measure them.
 
-    Args:
-        pool: that does them.
-        files: taken in turns.
-        concurrency: requests under way at any time.
-        seconds: after which no more are asked for. Each file is decoded once before, which is not counted.
-        options: of :meth:`telecine.Pool.submit`.
+    The files are used in turn. Each is decoded once before, which is not measured.
     """
     for file in files:
         pool.load(file, **options)
-    taken: list[float] = []
+    durations: list[float] = []
     pending: dict[Future[Frames], float] = {}
-    peak, asked = 0, 0
+    peak, submitted = 0, 0
     started, cpu = time.perf_counter(), time.process_time()
     try:
         while True:
-            while len(pending) < concurrency and (asked < concurrency or time.perf_counter() - started < seconds):
+            while len(pending) < concurrency and (submitted < concurrency or time.perf_counter() - started < seconds):
                 now = time.perf_counter()
-                pending[pool.submit(files[asked % len(files)], **options)] = now
-                asked += 1
+                pending[pool.submit(files[submitted % len(files)], **options)] = now
+                submitted += 1
             if not pending:
                 break
             for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                taken.append(time.perf_counter() - pending.pop(future))
+                durations.append(time.perf_counter() - pending.pop(future))
                 future.result()
-            peak = max(peak, _resident())
+            peak = max(peak, _resident_bytes())
     finally:
         for future in pending:
             future.cancel()
     elapsed, cpu = time.perf_counter() - started, time.process_time() - cpu
-    taken.sort()
-    return Measured(
+    durations.sort()
+    return Measurement(
         concurrency=concurrency,
-        requests=asked,
-        clips_per_second=asked / elapsed,
-        p50_seconds=taken[(len(taken) - 1) // 2],
-        p99_seconds=taken[math.ceil(0.99 * len(taken)) - 1],
-        cpu_seconds_per_clip=cpu / asked,
+        requests=submitted,
+        clips_per_second=submitted / elapsed,
+        p50_seconds=durations[(len(durations) - 1) // 2],
+        p99_seconds=durations[math.ceil(0.99 * len(durations)) - 1],
+        cpu_seconds_per_clip=cpu / submitted,
         cores_busy=cpu / elapsed,
         peak_mb=peak // _MB or None,
     )
 
 
-def _resident() -> int:
+def parse_count(text: str) -> int:
+    """Parse a whole number from 1 on. Raises ``argparse.ArgumentTypeError``."""
+    if not (text.isascii() and text.isdecimal() and int(text) >= 1):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def _resident_bytes() -> int:
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return 0
 
 
-def _table(results: list[Measured]) -> Iterator[str]:
+def _table(results: list[Measurement]) -> Iterator[str]:
     yield f"{'at once':>8}{'clips/s':>10}{'p50 s':>9}{'p99 s':>9}{'CPU s/clip':>12}{'cores busy':>12}{'memory MB':>11}"
     for one in results:
         memory = "?" if one.peak_mb is None else str(one.peak_mb)
@@ -141,11 +140,5 @@ def _table(results: list[Measured]) -> Iterator[str]:
         )
 
 
-def _whole(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) >= 1):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
-    return int(text)
-
-
 def _counts(text: str) -> tuple[int, ...]:
-    return tuple(_whole(part) for part in text.split(","))
+    return tuple(parse_count(item) for item in text.split(","))

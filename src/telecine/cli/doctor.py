@@ -1,39 +1,35 @@
-"""What works on this machine, and why not: the facts behind ``telecine doctor``."""
+"""The command ``telecine doctor``: which backends and libraries work on this machine, and why others do not."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import platform
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
 import telecine
 from telecine.backends.registry import list_backends
-from telecine.cli.writers import table
+from telecine.cli.writers import format_table
 from telecine.system import usable_cores
 
-__all__ = ["describe", "examine"]
+__all__ = ["describe", "describe_vllm", "examine"]
 
-_GPL_PARTS = ("libx264", "libx265", "libxvid", "libvidstab", "librubberband")
-"""Libraries that make an FFmpeg that is linked with them GPL as a whole."""
+_GPL_LIBRARIES = ("libx264", "libx265", "libxvid", "libvidstab", "librubberband")
+"""Libraries that put an FFmpeg linked with them under the GPL."""
 
 
 def examine() -> dict[str, Any]:
-    """Look at this machine, changing nothing. torch is looked up, not imported; no GPU is initialised.
-
-    Returns:
-        A dict fit for JSON: ``telecine``, ``python``, ``platform``, ``backends``, ``ffmpeg``, ``libraries``,
-        ``cores``, ``cuda_driver`` and ``environment``.
-    """
+    """Return the facts about this machine, fit for JSON. torch is not imported, and no GPU is initialised."""
     return {
         "telecine": telecine.__version__,
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "cores": usable_cores(),
         "backends": [asdict(status) for status in list_backends()],
-        "ffmpeg": _ffmpeg(),
+        "ffmpeg": _examine_ffmpeg(),
         "libraries": {name: _version(name) for name in ("av", "numpy", "pillow", "httpx", "torch")},
         "cuda_driver": _cuda_driver(),
         "environment": {name: os.environ[name] for name in sorted(os.environ) if name.startswith("TELECINE_")},
@@ -41,26 +37,41 @@ def examine() -> dict[str, Any]:
 
 
 def describe(found: dict[str, Any]) -> list[str]:
-    """What :func:`examine` found, for people: a line each."""
+    """Return the result of :func:`examine` as lines of text."""
     heading = f"telecine {found['telecine']}, Python {found['python']}, {found['platform']}, {found['cores']} cores"
-    works = [
-        (b["name"], f"usable, {b['version']}" if b["usable"] else f"not usable: {b['reason']}")
-        for b in found["backends"]
+    backends = [
+        (each["name"], f"usable, {each['version']}" if each["usable"] else f"not usable: {each['reason']}")
+        for each in found["backends"]
     ]
-    variables = table(list(found["environment"].items())) or ["  no TELECINE_ variable is set"]
-    libraries = table(_libraries(found))
-    return [heading, "", "backends", *table(works), "", "libraries", *libraries, "", "environment", *variables]
-
-
-def _libraries(found: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = [(name, version or "not found") for name, version in found["libraries"].items()]
-    ffmpeg = found["ffmpeg"]
+    libraries = [(name, version or "not found") for name, version in found["libraries"].items()]
+    ffmpeg, driver = found["ffmpeg"], found["cuda_driver"]
     if ffmpeg:
-        parts = f"; built with {', '.join(ffmpeg['gpl_parts'])}, under the GPL" if ffmpeg["gpl_parts"] else ""
-        rows.insert(1, ("ffmpeg", f"{ffmpeg['version']}, inside av; by its own word {ffmpeg['licence']}{parts}"))
-    driver = found["cuda_driver"]
-    rows.append(("cuda", f"driver for CUDA up to {driver}" if driver else "no NVIDIA driver found"))
-    return rows
+        gpl = f"; built with {', '.join(ffmpeg['gpl_libraries'])}, under the GPL" if ffmpeg["gpl_libraries"] else ""
+        libraries.insert(1, ("ffmpeg", f"{ffmpeg['version']}, inside av; reported licence {ffmpeg['licence']}{gpl}"))
+    libraries.append(("cuda", f"driver for CUDA up to {driver}" if driver else "no NVIDIA driver found"))
+    variables = format_table(found["environment"].items()) or ["  no TELECINE_ variable is set"]
+    return [
+        *(heading, "", "backends", *format_table(backends)),
+        *("", "libraries", *format_table(libraries)),
+        *("", "environment", *variables),
+    ]
+
+
+def describe_vllm(found: dict[str, Any]) -> Iterator[str]:
+    """Yield the state of the vLLM plugin, from :func:`telecine.integrations.vllm.state`, as lines of text."""
+    yield f"vLLM {found['vllm'] or 'is not usable here'}"
+    yield "parts"
+    yield from format_table(found["parts"].items())
+    if found["vllm"] is None:
+        return
+    yield "loaders, and how telecine decodes for them"
+    yield from format_table(found["loaders"].items())
+    yield "media connectors (VLLM_MEDIA_CONNECTOR)"
+    yield f"  {', '.join(found['connectors'])}"
+    yield 'options of the codec, in the part "video" of --media-io-kwargs'
+    yield f"  {', '.join(found['codec_options'])}"
+    yield "environment"
+    yield from format_table((name, value or "not set") for name, value in found["chosen"].items())
 
 
 def _version(distribution: str) -> str | None:
@@ -70,8 +81,8 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _ffmpeg() -> dict[str, Any] | None:
-    """The FFmpeg inside PyAV, by its own word; None without PyAV."""
+def _examine_ffmpeg() -> dict[str, Any] | None:
+    """Return version and licence of the FFmpeg inside PyAV, as it reports them; None without PyAV."""
     try:
         import av
         from av import _core
@@ -82,16 +93,16 @@ def _ffmpeg() -> dict[str, Any] | None:
     return {
         "version": str(av.ffmpeg_version_info),
         "licence": str(codec.get("license", "unknown")),
-        "gpl_parts": [part for part in _GPL_PARTS if f"--enable-{part}" in configuration.split()],
+        "gpl_libraries": [name for name in _GPL_LIBRARIES if f"--enable-{name}" in configuration.split()],
     }
 
 
 def _cuda_driver() -> str | None:
-    """The newest CUDA that the NVIDIA driver supports, "13.0"; None without a driver."""
+    """Return the newest CUDA version that the NVIDIA driver supports, such as "13.0"; None without a driver."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
         version = ctypes.c_int()
-        # needs no cuInit: neither a context nor memory on a GPU comes of asking
+        # needs no cuInit: the call makes no context and takes no GPU memory
         if driver.cuDriverGetVersion(ctypes.byref(version)) != 0:
             return None
     except (OSError, AttributeError):

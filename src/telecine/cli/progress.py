@@ -1,4 +1,4 @@
-"""A line on the terminal that says how far the work is."""
+"""Progress of a request as one line on standard error."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from telecine.deadline import ProgressCallback
 
 __all__ = ["Progress"]
 
-_PATIENCE = 1.0
+_DELAY_SECONDS = 1.0
 """Seconds of work before anything is shown."""
 _UNITS = {"decoding": "packets", "writing the frames": "frames"}
-"""Where the amounts mean something to a reader."""
+"""Units of the stages whose amounts are shown."""
 
 
 class Progress:
-    """Watches a request: what :class:`telecine.deadline.Deadline` calls between two small steps. One per request.
+    """Progress display for one request, called by :class:`telecine.deadline.Deadline`.
 
     Args:
-        stream: where to write.
+        stream: stream to write to.
         interval: seconds between two updates.
-        clock: a monotonic time in seconds.
+        clock: function that returns a monotonic time in seconds.
     """
 
     def __init__(self, stream: TextIO, interval: float = 0.1, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,58 +33,57 @@ class Progress:
         self._interval = interval
         self._clock = clock
         self._started = clock()
-        self._due = self._started + _PATIENCE
+        self._next_update = self._started + _DELAY_SECONDS
         self._stages: list[str] = []
-        self._shown = 0
+        self._shown_length = 0
 
     @classmethod
     @contextlib.contextmanager
     def shown(cls, wanted: bool | None) -> Iterator[ProgressCallback | None]:
-        """Show progress on standard error while inside; None: only if that is a terminal."""
-        if wanted is None:
-            wanted = sys.stderr.isatty()
-        progress = cls(sys.stderr, 0.1 if sys.stderr.isatty() else 1.0) if wanted else None
+        """Show progress on standard error while inside; with None, only if that is a terminal."""
+        is_terminal = sys.stderr.isatty()
+        if not (is_terminal if wanted is None else wanted):
+            yield None
+            return
+        progress = cls(sys.stderr, 0.1 if is_terminal else 1.0)
         try:
             yield progress
         finally:
-            if progress is not None:
-                progress.clear()
+            progress.clear()
 
     def __call__(self, doing: str, done: int, total: int) -> None:
         now = self._clock()
-        if now < self._due and doing in self._stages[-1:]:
+        if now < self._next_update and doing in self._stages[-1:]:
             return
         if doing not in self._stages:
             self._stages.append(doing)
-        # packets are read again while others are decoded: the line does not go back to a stage that is over
-        if now < self._due or doing != self._stages[-1]:
+        # packets are also read while others are decoded: the line does not return to a finished stage
+        if now < self._next_update or doing != self._stages[-1]:
             return
-        self._due = now + self._interval
-        self._show(self._line(doing, done, total, now - self._started))
+        self._next_update = now + self._interval
+        self._show(_format_line(doing, done, total, now - self._started))
 
     def clear(self) -> None:
-        """Take the line away."""
-        if self._shown:
+        """Remove the line."""
+        if self._shown_length:
             self._show("")
-            self._shown = 0
-
-    def _line(self, doing: str, done: int, total: int, elapsed: float) -> str:
-        if total <= 0:
-            return f"{doing}  {elapsed:.0f} s"
-        done = min(done, total)
-        width = 30
-        filled = width * done // total
-        amount = f"  {done} of {total} {_UNITS[doing]}" if doing in _UNITS else ""
-        return f"{doing}  [{'#' * filled}{'-' * (width - filled)}] {100 * done // total:3d}%{amount}"
 
     def _show(self, line: str) -> None:
         if not self._stream.isatty():
-            if line:
-                print(line, file=self._stream, flush=True)
-            self._shown = 0
+            print(line, file=self._stream, flush=True)
             return
         line = line[: shutil.get_terminal_size().columns - 1]
         # blanks instead of control sequences: any terminal understands them
-        self._stream.write(f"\r{line:<{self._shown}}" + ("" if line else "\r"))
+        self._stream.write(f"\r{line:<{self._shown_length}}" + ("" if line else "\r"))
         self._stream.flush()
-        self._shown = len(line)
+        self._shown_length = len(line)
+
+
+def _format_line(doing: str, done: int, total: int, elapsed: float) -> str:
+    if total <= 0:
+        return f"{doing}  {elapsed:.0f} s"
+    done = min(done, total)
+    width = 30
+    filled = width * done // total
+    amount = f"  {done} of {total} {_UNITS[doing]}" if doing in _UNITS else ""
+    return f"{doing}  [{'#' * filled}{'-' * (width - filled)}] {100 * done // total:3d}%{amount}"

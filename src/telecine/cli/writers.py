@@ -1,7 +1,7 @@
-"""What a command writes: tables, documents, and frames on disk as a contact sheet, arrays or a folder of pictures.
+"""Output of the commands: tables, JSON documents, and frames on disk as a contact sheet, arrays or a folder of PNGs.
 
-A target is claimed before anything is decoded, so that one which cannot be written is refused at once. What is written
-appears under its name only when it is complete.
+A target is claimed before anything is decoded, so a target that cannot be written is refused at once. The output gets
+its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
@@ -28,23 +28,33 @@ from telecine.source.urls import printable
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["Place", "Writer", "as_document", "claim", "claim_sheet", "is_folder", "plain", "save_sheet", "table"]
+__all__ = [
+    "FileWriter",
+    "FramesWriter",
+    "as_document",
+    "claim",
+    "claim_sheet",
+    "format_table",
+    "is_folder",
+    "save_sheet",
+    "to_json_types",
+]
 
-Writer = Callable[[Frames, Deadline], None]
-"""Writes the frames to the claimed target."""
-Place = Callable[[Callable[[Path], None]], None]
-"""Calls what writes a file, and gives the file its name when it is complete."""
+FramesWriter = Callable[[Frames, Deadline], None]
+"""Writes frames to the claimed target."""
+FileWriter = Callable[[Callable[[Path], None]], None]
+"""Calls a function that writes a temporary file, then gives that file the name of the claimed target."""
 
-_SHEETS = (".jpg", ".jpeg", ".png")
-_SHEET = f"a contact sheet ({', '.join(_SHEETS)})"
+_SHEET_SUFFIXES = (".jpg", ".jpeg", ".png")
+_SHEET = f"a contact sheet ({', '.join(_SHEET_SUFFIXES)})"
 _ALLOWED = f"{_SHEET}, arrays (.npz) or a folder (no suffix, or a / at the end)"
-_QUALITY = 90
-"""Of JPEG sheets: labels stay sharp."""
-_LIST = "frames.json"
+_JPEG_QUALITY = 90
+"""High enough to keep the text in contact sheets sharp."""
+_FRAME_LIST = "frames.json"
 
 
-def plain(facts: VideoInfo | Report) -> dict[str, Any]:
-    """Facts as JSON has them: a fraction becomes the string ``"n/d"``."""
+def to_json_types(facts: VideoInfo | Report) -> dict[str, Any]:
+    """Return the fields for JSON. A fraction becomes the string ``"n/d"``."""
     return {
         name: f"{value.numerator}/{value.denominator}" if isinstance(value, Fraction) else value
         for name, value in asdict(facts).items()
@@ -52,128 +62,123 @@ def plain(facts: VideoInfo | Report) -> dict[str, Any]:
 
 
 def as_document(frames: Frames, folder: bool = False) -> dict[str, Any]:
-    """What is known about frames, for JSON: ``info``, ``report`` and the list ``frames``.
-
-    Args:
-        frames: what was decoded.
-        folder: whether they are in a folder of pictures; then each has its ``file`` there.
-    """
+    """Return ``info``, ``report`` and the list ``frames`` for JSON; with ``folder``, each frame has its ``file``."""
     rows: list[dict[str, Any]] = [
         {"index": index, "timestamp": timestamp} | ({"file": _file_name(index)} if folder else {})
         for index, timestamp in zip(frames.indices.tolist(), frames.timestamps.tolist(), strict=True)
     ]
-    return {"info": plain(frames.info), "report": plain(frames.report), "frames": rows}
+    return {"info": to_json_types(frames.info), "report": to_json_types(frames.report), "frames": rows}
 
 
-def table(rows: list[tuple[str, str]]) -> list[str]:
-    """Lines of names and values, the values one below the other."""
+def format_table(rows: Iterable[tuple[str, str]]) -> list[str]:
+    """Return lines of names and values, with the values aligned."""
+    rows = list(rows)
     widest = max((len(name) for name, _ in rows), default=0)
     return [f"  {name:<{widest}}  {printable(value, 500)}" for name, value in rows]
 
 
 def is_folder(target: str) -> bool:
-    """Whether a target means a folder of pictures."""
+    """Return True if a target means a folder of PNGs."""
     return target.endswith(os.sep) or os.path.isdir(target) or not Path(target).suffix
 
 
 @contextlib.contextmanager
-def claim(target: str, source: str) -> Iterator[Writer]:
-    """Make sure that a target can be written, and give what writes it; if that is not called, nothing is left behind.
+def claim(target: str, source: str) -> Iterator[FramesWriter]:
+    """Check that a target can be written, and yield its writer. If that is not called, nothing is left behind.
 
     Args:
-        target: a path; its suffix says what is written.
-        source: path of the video, which must not be replaced; anything else is ignored.
+        target: path; its suffix selects the kind of output.
+        source: path of the video, which must not be replaced; other sources are ignored.
 
     Raises:
-        OptionsError: an unknown suffix, or the target cannot be written. Raised by the writer too: disks fill up.
+        OptionsError: the suffix is unknown, or the target cannot be written. The writer raises it too.
     """
     if target in ("", "-"):
         raise OptionsError(f"output is {target!r}; it must be the path of {_ALLOWED}")
     if is_folder(target):
-        with _claimed_folder(target) as writer:
+        with _claim_folder(target) as writer:
             yield writer
         return
-    write = _FILES.get(Path(target).suffix.lower())
-    if write is None:
+    write = _write_arrays if target.lower().endswith(".npz") else _write_sheet
+    if write is _write_sheet and not _has_sheet_suffix(target):
         raise OptionsError(f"output is {printable(target)!r}; it must be the path of {_ALLOWED}")
 
-    with _claimed_file(target, source) as place:
+    with _claim_file(target, source) as write_file:
 
-        def writer(frames: Frames, deadline: Deadline) -> None:
+        def write_frames(frames: Frames, deadline: Deadline) -> None:
             deadline.check("writing the output")
-            place(lambda path: write(frames, path))
+            write_file(lambda path: write(frames, path))
 
-        yield writer
+        yield write_frames
 
 
 @contextlib.contextmanager
-def claim_sheet(target: str, source: str) -> Iterator[Place]:
-    """The same for a contact sheet of several results, which the caller makes.
-
-    Raises:
-        OptionsError: not the suffix of a picture, or the target cannot be written.
-    """
-    if Path(target).suffix.lower() not in _SHEETS or is_folder(target):
+def claim_sheet(target: str, source: str) -> Iterator[FileWriter]:
+    """Like :func:`claim`, for a contact sheet that the caller makes from several results."""
+    if not _has_sheet_suffix(target) or is_folder(target):
         raise OptionsError(f"sheet is {printable(target)!r}; it must be the path of {_SHEET}")
-    with _claimed_file(target, source) as place:
-        yield place
+    with _claim_file(target, source) as write_file:
+        yield write_file
+
+
+def _has_sheet_suffix(target: str) -> bool:
+    return Path(target).suffix.lower() in _SHEET_SUFFIXES
 
 
 @contextlib.contextmanager
-def _explained(target: str) -> Iterator[None]:
+def _explain_errors(target: str) -> Iterator[None]:
     try:
         yield
     except TelecineError:
         raise  # DeadlineError is an OSError too
     except OSError as error:
         raise OptionsError(
-            f"output {printable(target)!r} cannot be written: {error.strerror or error}; choose another place"
+            f"output {printable(target)!r} cannot be written: {error.strerror or error}; choose another path"
         ) from error
 
 
 @contextlib.contextmanager
-def _claimed_file(target: str, source: str) -> Iterator[Place]:
+def _claim_file(target: str, source: str) -> Iterator[FileWriter]:
     if os.path.exists(target) and os.path.exists(source) and os.path.samefile(target, source):
         raise OptionsError(f"output is {printable(target)!r}, which is the video itself; choose another name")
-    # a link stays, as with any other way of writing to it
-    path = Path(os.path.realpath(target))
+    path = Path(os.path.realpath(target))  # a link stays a link
     unfinished = path.with_name(f".telecine-{secrets.token_hex(4)}{path.suffix}")
-    with _explained(target):
+    with _explain_errors(target):
         unfinished.touch(exist_ok=False)
 
-    def place(write: Callable[[Path], None]) -> None:
-        with _explained(target):
+    def write_file(write: Callable[[Path], None]) -> None:
+        with _explain_errors(target):
             write(unfinished)
             unfinished.replace(path)
 
     try:
-        yield place
+        yield write_file
     finally:
         unfinished.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def _claimed_folder(target: str) -> Iterator[Writer]:
+def _claim_folder(target: str) -> Iterator[FramesWriter]:
     folder = Path(target)
     unfinished = folder / f".telecine-{secrets.token_hex(4)}"
-    missing = [place for place in (folder, *folder.parents) if not os.path.exists(place)]
+    missing = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
 
-    def writer(frames: Frames, deadline: Deadline) -> None:
-        with _explained(target):
+    def write_frames(frames: Frames, deadline: Deadline) -> None:
+        with _explain_errors(target):
             _write_pictures(frames, unfinished, deadline)
-            pictures = sorted(path.name for path in unfinished.iterdir() if path.name != _LIST)
-            # the list comes last: where it is, the pictures that it names are
-            for name in (*pictures, _LIST):
+            pictures = sorted(path.name for path in unfinished.iterdir() if path.name != _FRAME_LIST)
+            # the list comes last: if it is there, the pictures that it names are there too
+            for name in (*pictures, _FRAME_LIST):
                 (unfinished / name).replace(folder / name)
 
     try:
-        with _explained(target):
+        with _explain_errors(target):
             folder.mkdir(parents=True, exist_ok=True)
             unfinished.mkdir()
-        yield writer
+        yield write_frames
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-        # from the innermost outwards; what holds something stays
+        # innermost first; a folder that holds something stays
         for made in missing:
             with contextlib.suppress(OSError):
                 made.rmdir()
@@ -190,9 +195,9 @@ def _write_pictures(frames: Frames, folder: Path, deadline: Deadline) -> None:
     _, first_rows = np.unique(frames.indices, return_index=True)
     for done, row in enumerate(first_rows.tolist()):
         deadline.check("writing the frames", done, len(first_rows))
-        # level 1: a third of the time of the default, a tenth more bytes
+        # level 1 takes a third of the time of the default, for a tenth more bytes
         Image.fromarray(images[row]).save(folder / _file_name(int(frames.indices[row])), compress_level=1)
-    (folder / _LIST).write_text(json.dumps(as_document(frames, folder=True), indent=2) + "\n")
+    (folder / _FRAME_LIST).write_text(json.dumps(as_document(frames, folder=True), indent=2) + "\n")
 
 
 def _write_sheet(frames: Frames, path: Path) -> None:
@@ -200,13 +205,13 @@ def _write_sheet(frames: Frames, path: Path) -> None:
 
 
 def save_sheet(sheet: Image, path: Path) -> None:
-    """Write a contact sheet, in the format of the suffix."""
-    sheet.save(path, quality=_QUALITY)  # PNG, which has none, ignores it
+    """Write a contact sheet in the format of the suffix."""
+    sheet.save(path, quality=_JPEG_QUALITY)  # PNG ignores it
 
 
 def _write_arrays(frames: Frames, path: Path) -> None:
-    document = as_document(frames)
-    metadata = {"info": document["info"], "report": document["report"], "metadata": frames.metadata()}
+    metadata = as_document(frames) | {"metadata": frames.metadata()}
+    del metadata["frames"]
     with open(path, "wb") as file:
         np.savez(
             file,
@@ -215,6 +220,3 @@ def _write_arrays(frames: Frames, path: Path) -> None:
             timestamps=frames.timestamps,
             metadata=np.array(json.dumps(metadata)),
         )
-
-
-_FILES: dict[str, Callable[[Frames, Path], None]] = {**dict.fromkeys(_SHEETS, _write_sheet), ".npz": _write_arrays}

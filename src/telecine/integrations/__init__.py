@@ -1,4 +1,4 @@
-"""Telecine inside other people's engines. Each module imports its engine only when it is called."""
+"""Integrations with inference engines. Each module imports its engine only when it is called."""
 
 from __future__ import annotations
 

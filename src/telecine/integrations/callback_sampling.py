@@ -1,4 +1,4 @@
-"""Requests whose frames an engine's own code chooses, once the facts of the video are known."""
+"""Requests whose frames the code of an engine chooses, once the facts of the video are known."""
 
 from __future__ import annotations
 
@@ -17,71 +17,68 @@ from telecine.index.video_info import VideoInfo
 from telecine.pixels.geometry import Size
 from telecine.pool import Pool
 from telecine.request import Request
+from telecine.sampling.policies import ClipFacts
 from telecine.sampling.select import Sampling, select
 from telecine.timeline import Timeline
 
-__all__ = ["Rule", "RuledRequest", "ask"]
+__all__ = ["ChooseFrames", "load_with_callback", "processor_metadata"]
 
-Rule: TypeAlias = "Callable[[VideoInfo, Timeline], tuple[Sequence[int] | npt.NDArray[np.int64], Size]]"
-"""Told what a video is, it names the frame indices, in any order and with repeats, and their size."""
+ChooseFrames: TypeAlias = "Callable[[VideoInfo, Timeline], tuple[Sequence[int] | npt.NDArray[np.int64], Size]]"
+"""Returns the frame indices, in any order and with repeats, and the frame size."""
 
 
 @dataclass(frozen=True, eq=False)
-class RuledRequest(Request):
-    """A request that asks a function which frames it wants, in place of the sampling options."""
+class _CallbackRequest(Request):
+    """A request whose frames a function chooses, instead of the sampling options."""
 
-    rule: Rule
-
-    @classmethod
-    def by(cls, rule: Rule, source: Any, **options: Any) -> RuledRequest:
-        """A request for what ``rule`` chooses.
-
-        Args:
-            rule: called once, in the thread that performs the request, before anything is decoded.
-            source: as :func:`telecine.load` takes it.
-            **options: of :func:`telecine.load`, but for those that choose frames or their size.
-
-        Raises:
-            OptionsError: an option is wrong.
-        """
-        plain = Request.of(source, **options)
-        return cls(**vars(plain), rule=rule)
+    choose_frames: ChooseFrames
 
     def choose(self, index: PacketIndex, info: VideoInfo) -> tuple[npt.NDArray[np.int64], Size]:
-        """What the rule says, checked: an index outside the video is an :class:`OptionsError`."""
-        chosen, size = self.rule(info, index.timeline)
+        """Return what the function chooses; an index outside the video is an :class:`OptionsError`."""
+        chosen, size = self.choose_frames(info, index.timeline)
         return select(Sampling(indices=np.asarray(chosen, np.int64)), index.timeline), size
 
 
-def ask(pool: Pool, rule: Rule, source: Any, *, timeout: Timeout = None, **options: Any) -> Frames:
-    """Have a pool perform a ruled request, and wait.
+def load_with_callback(
+    pool: Pool, choose_frames: ChooseFrames, source: Any, *, timeout: Timeout = None, **options: Any
+) -> Frames:
+    """Decode the frames that a function chooses, in a pool.
 
-    An error that the rule raises arrives as it was raised: engines tell bad input from faults by their own classes.
+    An exception of the function comes out unchanged: engines tell bad input from faults by their own classes.
 
     Args:
-        pool: that performs it.
-        rule: see :class:`RuledRequest`.
-        source: as :func:`telecine.load` takes it.
-        timeout: likewise.
-        **options: see :meth:`RuledRequest.by`.
+        pool: pool that runs the request.
+        choose_frames: called once, in the thread that runs the request, before anything is decoded.
+        source: as for :func:`telecine.load`.
+        timeout: as for :func:`telecine.load`.
+        **options: options of :func:`telecine.load` other than those that choose frames or their size.
 
     Raises:
-        TelecineError: as :func:`telecine.load` says.
+        TelecineError: as for :func:`telecine.load`.
     """
     raised: list[Exception] = []
 
-    def watched(info: VideoInfo, timeline: Timeline) -> Any:
+    def choose(info: VideoInfo, timeline: Timeline) -> Any:
         try:
-            return rule(info, timeline)
+            return choose_frames(info, timeline)
         except TelecineError:
             raise
         except Exception as error:
             raised.append(error)
             raise OptionsError("the frames could not be chosen") from error
 
+    request = Request.of(source, **options)
     try:
-        return pool.run_request(RuledRequest.by(watched, source, **options), timeout=timeout)
+        return pool.run_request(_CallbackRequest(**vars(request), choose_frames=choose), timeout=timeout)
     except TelecineError:
         if raised:
             raise raised[0] from None
         raise
+
+
+def processor_metadata(frames: Frames) -> dict[str, Any]:
+    """Return :meth:`Frames.metadata` with the nominal rate of a clip of constant rate: 24, not 24.0008 frames/s."""
+    metadata = frames.metadata() | {"video_backend": "telecine"}
+    if not frames.info.variable_frame_rate:
+        metadata["fps"] = ClipFacts.of(frames.timeline).fps
+    return metadata

@@ -1,10 +1,11 @@
-"""Telecine inside vLLM, as a plugin that vLLM finds by itself. docs/vllm.md is the manual.
+"""Telecine inside vLLM, as a plugin that vLLM finds by its entry point. docs/vllm.md is the manual.
 
-- :mod:`.plugin` enters everything below into vLLM's registries, each part by itself.
-- :mod:`.codec` decodes what vLLM's own sampling classes choose; :mod:`.classes` reaches the two that will not be told.
-- :mod:`.loader` chooses frames by telecine's sampling.
-- :mod:`.connector` maps files and fetches URLs.
-- :mod:`.options`, :mod:`.share` and :mod:`.guard` say what all of this may cost.
+- :mod:`.plugin` registers the other modules, each by itself.
+- :mod:`.codec` decodes the frames that vLLM's sampling classes choose.
+- :mod:`.patched_loaders` makes the two classes use it that always take OpenCV.
+- :mod:`.loader` chooses frames by telecine's sampling options.
+- :mod:`.connector` maps local files and fetches URLs.
+- :mod:`.options`, :mod:`.decode_pool` and :mod:`.gpu_memory_guard` bound cores and memory.
 """
 
 from __future__ import annotations

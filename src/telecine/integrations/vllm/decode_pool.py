@@ -1,108 +1,64 @@
-"""What one vLLM process shares among the clips that it decodes: cores, memory, and vLLM's budget of GPU memory.
+"""The pools that decode all clips of a vLLM process, within its cores, its memory and vLLM's budget of GPU memory.
 
-vLLM calls a codec from a pool of its own, 8 threads by default, whatever the machine has. Eight decoders on two cores
-finish no sooner than two, and hold four times the memory. So each of these threads hands its clip to a
-:class:`telecine.pool.Pool` and waits.
+vLLM calls a codec from its own threads, 8 by default on any machine. Eight decoders on two cores finish no sooner than
+two, and take four times the memory. So each of these threads submits its clip to a :class:`telecine.pool.Pool`.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from telecine.errors import BackendUnavailable, LimitError
 from telecine.frames import Frames
-from telecine.integrations.callback_sampling import Rule, ask
+from telecine.integrations.callback_sampling import ChooseFrames, load_with_callback
 from telecine.integrations.vllm.options import DecodeOptions
 from telecine.metrics import enable_prometheus
 from telecine.pool import Pool
 
 __all__ = ["decode", "pool_for"]
 
-_MOST_WORKERS = 16
-"""As vLLM's DeepStream codec has it."""
-_QUEUE = 100_000
-"""Clips that may wait. vLLM bounds them itself: no more are under way than its loader has threads."""
+_MAX_WORKERS = 16
+"""The same as in vLLM's DeepStream codec."""
+_MAX_QUEUED = 100_000
+"""vLLM bounds the clips itself: not more than its loader has threads."""
 
-_lock = threading.Lock()
 _pools: dict[bool, Pool] = {}
-"""For the GPU and for the CPU. A forked child finds them empty, as :class:`Pool` promises."""
-
-
-def _after_fork() -> None:
-    """Another thread may have held the lock, and there is none in a child that could let it go."""
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+"""Pools by :attr:`DecodeOptions.on_gpu`. They are empty in a forked child."""
 
 
 def pool_for(options: DecodeOptions) -> Pool:
-    """The pool of this process. The first clip decides about its size, as in vLLM's own pools.
-
-    On the CPU ``pool_size`` is how many cores decoding may keep busy, by default all; on a GPU it is how many clips are
-    under way at a time, by default as many as vLLM has loader threads.
-    """
-    with _lock:
-        if options.on_gpu not in _pools:
-            with suppress(BackendUnavailable):
-                enable_prometheus()
-            size = options.pool_size
-            if options.on_gpu:
-                workers = min(options.hw_decoders or size or _loader_threads(), _MOST_WORKERS)
-                made = Pool(workers=workers, queue=_QUEUE, lease_vram=_lease)
-            else:
-                made = Pool(threads=size, queue=_QUEUE)
-            _pools[options.on_gpu] = made
-        return _pools[options.on_gpu]
+    """Return the pool of this process. The first clip sets its size: see ``pool_size`` in docs/vllm.md."""
+    pool = _pools.get(options.on_gpu)
+    # without a lock, which a fork could leave held: a pool that is made twice has started nothing
+    return pool or _pools.setdefault(options.on_gpu, _make_pool(options))
 
 
-def _loader_threads() -> int:
+def _make_pool(options: DecodeOptions) -> Pool:
+    with suppress(BackendUnavailable):
+        enable_prometheus()
+    if not options.on_gpu:
+        return Pool(threads=options.pool_size, queue=_MAX_QUEUED)
     from vllm import envs
 
-    return int(envs.VLLM_MEDIA_LOADING_THREAD_COUNT)
+    workers = options.hw_decoders or options.pool_size or int(envs.VLLM_MEDIA_LOADING_THREAD_COUNT)
+    return Pool(workers=min(workers, _MAX_WORKERS), queue=_MAX_QUEUED, lease_vram=_lease_vram)
 
 
-def decode(rule: Rule, data: Any, options: DecodeOptions, errors: str = "recover") -> Frames:
-    """Decode what a rule chooses, when its turn comes, and wait for it.
-
-    Args:
-        rule: see :class:`~telecine.integrations.callback_sampling.RuledRequest`.
-        data: the encoded video.
-        options: how.
-        errors: as for :func:`telecine.load`.
-
-    Returns:
-        The frames, in host memory.
-
-    Raises:
-        TelecineError: see :func:`telecine.load`.
-    """
-    # as vLLM's own GPU codecs, through pinned memory; a torch tensor would be copied without it, and its memory on the
-    # GPU would stay in torch's cache, outside vLLM's budget
-    own = {"out": "numpy"} if options.on_gpu else {"layout": "NCHW"} if options.may_resize else {}
-    frames = ask(
-        pool_for(options),
-        rule,
-        data,
-        timeout=options.timeout_sec,
-        backend="auto",
-        device=options.device,
-        errors=errors,
-        **own,
-    )
+def decode(choose_frames: ChooseFrames, data: Any, options: DecodeOptions, errors: str = "recover") -> Frames:
+    """Decode the frames that a function chooses, into host memory. Errors as for :func:`telecine.load`."""
+    # "numpy" goes through pinned memory, as vLLM's own GPU codecs do; a torch tensor would be copied without it, and
+    # its GPU memory would stay in torch's cache, outside vLLM's budget
+    output = {"out": "numpy"} if options.on_gpu else {"layout": "NCHW"} if options.may_resize else {}
+    frames = load_with_callback(
+        pool_for(options), choose_frames, data, timeout=options.timeout_sec, device=options.device, backend="auto",
+        errors=errors, **output,
+    )  # fmt: skip
     return frames.with_layout("NHWC")
 
 
-def _lease(nbytes: int, device: str) -> AbstractContextManager[object]:
-    """GPU memory for a decode, out of vLLM's budget. Waits until others have given back enough.
-
-    Raises:
-        LimitError: there can never be enough.
-    """
+def _lease_vram(nbytes: int, device: str) -> AbstractContextManager[object]:
+    """Lease GPU memory from vLLM's budget; wait until it is free. Raises :class:`LimitError` if it is too much."""
     from vllm.multimodal.gpu_ipc_memory import get_mm_gpu_ipc_pool
 
     budget = get_mm_gpu_ipc_pool()

@@ -1,7 +1,8 @@
-"""Keeps GPU memory within what vLLM reserved when it started.
+"""Keep GPU memory within the amount that vLLM reserved when it started.
 
-vLLM marks codecs by name as needing a GPU. The name ``telecine`` needs one only with ``device`` "cuda", so two answers
-of vLLM are made to look at the device: whether to reserve memory, and whether a request may choose the codec.
+vLLM marks codecs as GPU codecs by name. ``telecine`` is one only with the ``device`` "cuda". So two functions of vLLM
+are extended to look at the device: the one that decides about the reservation, and the one that decides what a request
+may change.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Any
 
 from telecine.integrations.vllm.options import STARTUP_ONLY, default_device
 
-__all__ = ["configured_for_gpu", "guarded_io", "reserving"]
+__all__ = ["extend_reservation", "guard_media_io", "uses_gpu"]
 
-# a child of vLLM's own logger: others have no handler in its processes
+# a child of vLLM's logger: other loggers have no handler in its processes
 _log = logging.getLogger("vllm.plugins.telecine")
 _NAME = "telecine"
 _CHOOSERS = ("video_backend", "backend")
@@ -25,40 +26,33 @@ def _is_gpu(video_kwargs: Mapping[str, Any]) -> bool:
     return str(video_kwargs.get("device") or default_device()).startswith("cuda")
 
 
-def configured_for_gpu(video_kwargs: Mapping[str, Any], loader: str | None) -> bool:
-    """Whether a server with these options decodes with telecine on a GPU.
+def uses_gpu(video_kwargs: Mapping[str, Any], loader: str | None) -> bool:
+    """Return True if a server decodes with telecine on a GPU.
 
     Args:
         video_kwargs: the part "video" of ``--media-io-kwargs``.
-        loader: what ``VLLM_VIDEO_LOADER_BACKEND`` says.
+        loader: value of ``VLLM_VIDEO_LOADER_BACKEND``.
     """
     chosen = (video_kwargs.get("video_backend") or loader, video_kwargs.get("backend"))
     return _NAME in chosen and _is_gpu(video_kwargs)
 
 
-def reserving(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """vLLM's ``MultiModalConfig.use_gpu_video_backend``, which decides whether memory is reserved, knowing us."""
+def extend_reservation(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Extend ``MultiModalConfig.use_gpu_video_backend``, which decides if GPU memory is reserved, to telecine."""
 
     @functools.wraps(original)
     def use_gpu_video_backend(self: Any) -> bool:
         from vllm import envs
 
-        video_kwargs = self.media_io_kwargs.get("video", {})
-        return configured_for_gpu(video_kwargs, envs.VLLM_VIDEO_LOADER_BACKEND) or original(self)
+        return uses_gpu(self.media_io_kwargs.get("video", {}), envs.VLLM_VIDEO_LOADER_BACKEND) or original(self)
 
     return use_gpu_video_backend
 
 
-def guarded_io(base: Any) -> Any:
-    """The class whose ``merge_kwargs`` decides what a request may change.
-
-    Args:
-        base: vLLM's ``VideoMediaIO``.
-    """
+def guard_media_io(base: Any) -> Any:
+    """Return a subclass of vLLM's ``VideoMediaIO`` whose requests cannot take GPU memory that was not reserved."""
 
     class GuardedVideoMediaIO(base):  # type: ignore[misc]  # vLLM's class is known at run time only
-        """Drops from a request what costs GPU memory that was not reserved."""
-
         @classmethod
         def merge_kwargs(
             cls, default_kwargs: dict[str, Any] | None, runtime_kwargs: dict[str, Any] | None

@@ -1,78 +1,61 @@
-"""vLLM's two sampling classes that decode with OpenCV whatever ``backend`` says, made to listen to it.
+"""Subclasses of the two sampling classes of vLLM that always decode with OpenCV, to make them follow ``backend``.
 
-A class of each is derived and registered under the same name, so that the processors bound to the name find it. With
-any other codec than telecine they behave as before.
+Each is registered under the name of its base class, so processors that are bound to the name find it. With any other
+codec than telecine they behave as before.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 from typing import Any
 
 from telecine.integrations.vllm.options import DecodeOptions
 
-__all__ = ["WRAPPERS"]
+__all__ = ["PATCHED", "derive_loader"]
+
+PATCHED: dict[str, dict[str, Any]] = {
+    "molmo2": {
+        "method": "load_bytes_opencv",
+        "fps": "sampling_fps",
+        "sampling": ("frame_sample_mode", "max_fps"),
+        "video_backend": "telecine",
+    },
+    "openpangu": {"method": "load_bytes", "fps": "fps", "sampling": (), "video_backend": "telecine_dynamic"},
+}
+"""Arguments of :func:`derive_loader` by the name in vLLM's registry."""
 
 
-def _decoded(cls: Any, data: Any, target: Any, sampling: dict[str, Any], given: dict[str, Any], suffix: str) -> Any:
-    from telecine.integrations.vllm.codec import decode_telecine
+def derive_loader(base: Any, method: str, fps: str, sampling: tuple[str, ...], video_backend: str) -> Any:
+    """Return a subclass of a vLLM sampling class whose ``method`` decodes with telecine if ``backend`` names it.
 
-    options = vars(DecodeOptions.take_from(given))
-    frames, source, _, labels = decode_telecine(cls, data, target, sampling, **options)
-    return frames, cls.create_hf_metadata(source=source, video_backend=f"telecine{suffix}", valid_frame_indices=labels)
+    Args:
+        base: the sampling class. Raises ``AttributeError`` if it has no such method.
+        method: name of the class method that decodes.
+        fps: parameter of the method that is the sampling rate.
+        sampling: parameters of the method that go to ``compute_frames_index_to_sample``.
+        video_backend: name of the decoder in the metadata.
+    """
+    original: Any = getattr(base, method).__func__
+    signature = inspect.signature(original)
 
+    @functools.wraps(original)
+    def load(cls: Any, data: Any, *args: Any, backend: str = "opencv", **kwargs: Any) -> Any:
+        if backend != "telecine":
+            return original(cls, data, *args, **kwargs)
+        from vllm.multimodal.video_decoders import VideoTargetMetadata
 
-def _molmo2(base: Any) -> Any:
-    if not hasattr(base, "load_bytes_opencv"):
-        raise AttributeError("its load_bytes_opencv is gone")
+        from telecine.integrations.vllm.codec import decode_telecine
 
-    class TelecineMolmo2(base):  # type: ignore[misc]  # vLLM's class is known at run time only
-        @classmethod
-        def load_bytes_opencv(
-            cls,
-            data: Any,
-            frame_sample_mode: str | None = None,
-            num_frames: int = -1,
-            max_fps: int = 2,
-            sampling_fps: int = 2,
-            frame_recovery: bool = False,
-            backend: str = "opencv",
-            **kwargs: Any,
-        ) -> Any:
-            if backend != "telecine":
-                return super().load_bytes_opencv(
-                    data, frame_sample_mode, num_frames, max_fps, sampling_fps, frame_recovery, **kwargs
-                )
-            from vllm.multimodal.video_decoders import VideoTargetMetadata
+        bound = signature.bind(cls, data, *args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments | kwargs
+        duration = given.get("max_duration", -1)
+        target = VideoTargetMetadata(num_frames=given["num_frames"], fps=given[fps], max_duration=duration)
+        chosen = {name: given[name] for name in sampling}
+        options = vars(DecodeOptions.take_from(given))
+        frames, source, _, labels = decode_telecine(cls, data, target, chosen, **options)
+        metadata = cls.create_hf_metadata(source=source, video_backend=video_backend, valid_frame_indices=labels)
+        return frames, metadata
 
-            target = VideoTargetMetadata(num_frames=num_frames, fps=sampling_fps, max_duration=-1)
-            sampling = {"frame_sample_mode": frame_sample_mode, "max_fps": max_fps}
-            return _decoded(cls, data, target, sampling, kwargs, "")
-
-    return TelecineMolmo2
-
-
-def _openpangu(base: Any) -> Any:
-    class TelecineOpenPangu(base):  # type: ignore[misc]  # vLLM's class is known at run time only
-        @classmethod
-        def load_bytes(
-            cls,
-            data: Any,
-            num_frames: int = -1,
-            fps: int = 2,
-            max_duration: int = 300,
-            frame_recovery: bool = False,
-            backend: str = "opencv",
-            **kwargs: Any,
-        ) -> Any:
-            if backend != "telecine":
-                return super().load_bytes(data, num_frames, fps, max_duration, frame_recovery, **kwargs)
-            from vllm.multimodal.video_decoders import VideoTargetMetadata
-
-            target = VideoTargetMetadata(num_frames=num_frames, fps=fps, max_duration=max_duration)
-            return _decoded(cls, data, target, {}, kwargs, "_dynamic")
-
-    return TelecineOpenPangu
-
-
-WRAPPERS = {"molmo2": _molmo2, "openpangu": _openpangu}
-"""Name in vLLM's registry -> what derives the class."""
+    return type(f"Telecine{base.__name__}", (base,), {method: classmethod(load)})  # type: ignore[arg-type]  # mypy loses the class
