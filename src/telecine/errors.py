@@ -47,69 +47,46 @@ class TelecineError(Exception):
     http_status: int = 500
     """HTTP status for a server to answer with."""
 
+    def __init_subclass__(cls, exit_code: int | None = None, http_status: int | None = None) -> None:
+        super().__init_subclass__()
+        cls.exit_code, cls.http_status = exit_code or cls.exit_code, http_status or cls.http_status
 
-class OptionsError(TelecineError, ValueError):
+
+class OptionsError(TelecineError, ValueError, exit_code=2, http_status=400):
     """The request is wrong: an unknown option, a value out of range, or options that contradict each other."""
 
-    exit_code = 2
-    http_status = 400
 
-
-class SourceError(TelecineError, ValueError):
+class SourceError(TelecineError, ValueError, exit_code=3, http_status=400):
     """The source cannot be read as a media file: it is missing, empty, truncated in its header, or something else."""
-
-    exit_code = 3
-    http_status = 400
 
 
 class NoVideoError(SourceError):
     """The source is a media file without a video stream that can be decoded."""
 
 
-class DecodeError(TelecineError, ValueError):
+class DecodeError(TelecineError, ValueError, exit_code=3, http_status=400):
     """The video is damaged: no frame could be decoded or, with ``errors="strict"``, a requested frame is lost."""
 
-    exit_code = 3
-    http_status = 400
 
-
-class UnsupportedVideoError(TelecineError, ValueError):
+class UnsupportedVideoError(TelecineError, ValueError, exit_code=3, http_status=415):
     """This backend, GPU or FFmpeg build cannot decode this codec, pixel format or size; another backend may."""
 
-    exit_code = 3
-    http_status = 415
 
-
-class LimitError(TelecineError, ValueError):
+class LimitError(TelecineError, ValueError, exit_code=4, http_status=413):
     """The request is larger than a limit allows; it fails in the same way each time."""
 
-    exit_code = 4
-    http_status = 413
 
-
-class BackendUnavailable(TelecineError, ImportError):
+class BackendUnavailable(TelecineError, ImportError, exit_code=5, http_status=501):
     """A library, a driver or a device is missing on this machine; the message says what to install or to choose."""
 
-    exit_code = 5
-    http_status = 501
 
-
-class OverloadedError(TelecineError, RuntimeError):
+class OverloadedError(TelecineError, RuntimeError, exit_code=7, http_status=503):
     """The machine is full: a queue, its threads, its memory or its disk. The same request may succeed later."""
 
-    exit_code = 7
-    http_status = 503
 
-
-class DeadlineError(TelecineError, TimeoutError):
+class DeadlineError(TelecineError, TimeoutError, exit_code=6, http_status=504):
     """The request did not finish within its timeout."""
 
-    exit_code = 6
-    http_status = 504
 
-
-class Cancelled(TelecineError):
+class Cancelled(TelecineError, exit_code=130, http_status=499):
     """The request was cancelled before it finished."""
-
-    exit_code = 130
-    http_status = 499

@@ -12,15 +12,7 @@ from typing import Any
 import numpy as np
 
 from telecine.deadline import Deadline, Timeout
-from telecine.errors import (
-    Cancelled,
-    DeadlineError,
-    DecodeError,
-    LimitError,
-    OptionsError,
-    SourceError,
-    TelecineError,
-)
+from telecine.errors import Cancelled, DeadlineError, DecodeError, LimitError, OptionsError, SourceError, TelecineError
 from telecine.frames import Frames
 from telecine.limits import Limits
 from telecine.pipeline import run_request
@@ -236,36 +228,12 @@ def _expect_error(expected: type[TelecineError], call: Callable[[], Any], what: 
     raise Mismatch(f"{what}: no error; expected {expected.__name__}")
 
 
-_DESCRIPTIONS = {
-    "h264": "H.264 with B pictures: every frame, and some alone",
-    "open-gop": "decoding from an open random access point, with leading pictures",
-    "one-frame": "a video of one frame",
-    "matroska": "Matroska",
-    "transport-stream": "MPEG-TS, a container without an index",
-    "hevc": "HEVC",
-    "10-bit": "10 bits, rounded to 8",
-    "interlaced": "interlaced pictures, both fields woven",
-    "variable-rate": "a frame rate that changes",
-    "edit-list": "frames hidden by an edit list",
-    "rotated-90": "a rotation of 90 degrees in the display matrix",
-    "rotated-180": "a rotation of 180 degrees",
-    "mirrored": "a rotation and a mirroring",
-    "odd-size": "95x63 pixels, 4:4:4",
-    "repeated-pictures": "neighbouring frames with the same picture",
-    "bt709": "BT.709, limited range",
-    "bt709-full": "BT.709, full range",
-    "bt601": "BT.601",
-    "untagged": "no colour tags: BT.601, limited range",
-    "corrupt-packet": "a packet that decoders reject: its frame and those that refer to it are lost",
-    "damaged-picture": "noise inside a picture: its frame and those that refer to it are lost",
-    "truncated": "a file whose end is missing",
-}
 _MAY_REFUSE = {"10-bit", "interlaced", "odd-size", "hevc", "mirrored"}
 
 CASES: tuple[Case, ...] = (
     *(
-        Case(name, _DESCRIPTIONS[name], partial(_check_clip, name), name in _MAY_REFUSE, name == "damaged-picture")
-        for name in CLIPS
+        Case(name, description, partial(_check_clip, name), name in _MAY_REFUSE, name == "damaged-picture")
+        for name, (description, _) in CLIPS.items()
     ),
     Case("order", "indices in any order, with repeats", _check_order),
     Case("timestamps", "frames chosen by time", _check_timestamps),

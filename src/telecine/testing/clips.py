@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -27,7 +27,6 @@ _FRAME_TICKS = 512
 class Clip:
     """A video and the facts known about it."""
 
-    name: str
     data: bytes = field(repr=False)
     numbers: tuple[int, ...]
     """The number painted on each presentable frame; empty if none is painted."""
@@ -46,7 +45,7 @@ class Clip:
 @cache
 def make_clip(name: str) -> Clip:
     """Return the clip of a name; it is encoded on first use."""
-    return CLIPS[name](name)
+    return CLIPS[name][1]()
 
 
 _Picture = npt.NDArray[np.uint8]
@@ -106,38 +105,43 @@ def _even_times(count: int) -> tuple[float, ...]:
     return tuple(number / 30 for number in range(count))
 
 
-def _numbered_clip(name: str, **options: Any) -> Clip:
-    return Clip(name, encode_video(painted_pictures(), **options), tuple(range(_FRAMES)), _even_times(_FRAMES))
+def _numbered_clip(count: int = _FRAMES, width: int = _WIDTH, height: int = _HEIGHT, **options: Any) -> Clip:
+    data = encode_video(painted_pictures(count, width, height), **options)
+    return Clip(data, tuple(range(count)), _even_times(count), width, height)
 
 
-def _variable_rate(name: str) -> Clip:
+def _hevc(pixels: str = "yuv420p") -> Clip:
+    options = {"x265-params": "log-level=none:pools=none:frame-threads=1:keyint=12:bframes=4"}
+    return _numbered_clip(codec="libx265", pixels=pixels, options=options)
+
+
+def _variable_rate() -> Clip:
     """Make a clip with 30 frames per second, then 5."""
     at = [(number if number < 24 else 24 + (number - 24) * 6) * _FRAME_TICKS for number in range(_FRAMES)]
-    times = tuple(float(ticks * _TIME_BASE) for ticks in at)
-    return Clip(name, encode_video(painted_pictures(), ticks=lambda number: at[number]), tuple(range(_FRAMES)), times)
+    clip = _numbered_clip(ticks=lambda number: at[number])
+    return replace(clip, times=tuple(float(ticks * _TIME_BASE) for ticks in at))
 
 
-def _edit_list(name: str) -> Clip:
+def _edit_list() -> Clip:
     """Make a clip whose first ten frames, which the others refer to, are hidden by an edit list."""
-    data = encode_video(
-        painted_pictures(), ticks=lambda number: (number - 10) * _FRAME_TICKS, muxer={"avoid_negative_ts": "disabled"},
+    clip = _numbered_clip(
+        ticks=lambda number: (number - 10) * _FRAME_TICKS, muxer={"avoid_negative_ts": "disabled"},
         options={"x264-params": "keyint=48:scenecut=0:bframes=0"},
     )  # fmt: skip
-    return Clip(name, data, tuple(range(10, _FRAMES)), _even_times(_FRAMES - 10))
+    return replace(clip, numbers=clip.numbers[10:], times=clip.times[:-10])
 
 
-def _rotated(name: str, quarter_turns: int, mirrored: bool) -> Clip:
+def _rotated(quarter_turns: int, mirrored: bool) -> Clip:
     """Make a clip whose pictures are upright once the display matrix is applied."""
-
     stored = (rotate_for_storage(picture, quarter_turns, mirrored) for picture in painted_pictures(24))
 
     def prepare(stream: Any) -> None:
         stream.set_display_rotation(-90 * quarter_turns, hflip=mirrored)
 
-    return Clip(name, encode_video(stored, prepare=prepare), tuple(range(24)), _even_times(24))
+    return Clip(encode_video(stored, prepare=prepare), tuple(range(24)), _even_times(24))
 
 
-def _flat(name: str, matrix: int, levels: int) -> Clip:
+def _flat(matrix: int, levels: int) -> Clip:
     """Make a clip of one colour, which a wrong matrix or range changes by 8 or more."""
     rgb = (192, 64, 32)
     picture = np.full((64, 64, 3), rgb, np.uint8)
@@ -146,23 +150,23 @@ def _flat(name: str, matrix: int, levels: int) -> Clip:
         stream.codec_context.colorspace, stream.codec_context.color_range = matrix, levels
 
     data = encode_video([picture] * 6, prepare=prepare, options={"qp": "1", "x264-params": "keyint=3:bframes=0"})
-    return Clip(name, data, (), _even_times(6), 64, 64, colour=rgb)
+    return Clip(data, (), _even_times(6), 64, 64, colour=rgb)
 
 
-def _repeated(name: str) -> Clip:
+def _repeated() -> Clip:
     """Make a clip with every picture twice, as in a recording of slides."""
-    pictures = (paint(number // 2, _WIDTH, _HEIGHT) for number in range(24))
+    numbers = tuple(number // 2 for number in range(24))
     # the two are identical only if each is coded as a key frame
-    data = encode_video(pictures, options={"x264-params": "keyint=1", "qp": "20"})
-    return Clip(name, data, tuple(number // 2 for number in range(24)), _even_times(24))
+    options = {"x264-params": "keyint=1", "qp": "20"}
+    return Clip(encode_video((paint(n, _WIDTH, _HEIGHT) for n in numbers), options=options), numbers, _even_times(24))
 
 
-def _damaged(name: str, change: Callable[[bytes], bytes]) -> Clip:
+def _damaged(change: Callable[[bytes], bytes]) -> Clip:
     """Make a clip in which one packet is replaced by another one of the same size."""
-    data = encode_video(painted_pictures(), options={"x264-params": "keyint=12:min-keyint=12:scenecut=0:bframes=0"})
-    at, size = _packets(data)[15]
-    data = data[:at] + change(data[at : at + size]) + data[at + size :]
-    return Clip(name, data, tuple(range(_FRAMES)), _even_times(_FRAMES), lost=frozenset(range(15, 24)))
+    clip = _numbered_clip(options={"x264-params": "keyint=12:min-keyint=12:scenecut=0:bframes=0"})
+    at, size = _packets(clip.data)[15]
+    data = clip.data[:at] + change(clip.data[at : at + size]) + clip.data[at + size :]
+    return replace(clip, data=data, lost=frozenset(range(15, 24)))
 
 
 def _wrong_length(packet: bytes) -> bytes:
@@ -176,13 +180,11 @@ def _add_noise(packet: bytes) -> bytes:
     return packet[:kept] + np.random.default_rng(2).integers(0, 256, len(packet) - kept, np.uint8).tobytes()
 
 
-def _truncated(name: str) -> Clip:
+def _truncated() -> Clip:
     """Make a file that ends before a packet."""
-    whole = encode_video(
-        painted_pictures(), container="mpegts", options={"x264-params": "keyint=12:scenecut=0:bframes=0"}
-    )
+    clip = _numbered_clip(container="mpegts", options={"x264-params": "keyint=12:scenecut=0:bframes=0"})
     count = 30
-    return Clip(name, whole[: _packets(whole)[count][0]], tuple(range(count)), _even_times(count))
+    return Clip(clip.data[: _packets(clip.data)[count][0]], clip.numbers[:count], clip.times[:count])
 
 
 def _packets(data: bytes) -> list[tuple[int, int]]:
@@ -193,37 +195,40 @@ def _packets(data: bytes) -> list[tuple[int, int]]:
         return [(packet.pos or 0, packet.size) for packet in file.demux(video=0) if packet.size]
 
 
-CLIPS: dict[str, Callable[[str], Clip]] = {
-    "h264": _numbered_clip,
-    "open-gop": lambda name: _numbered_clip(name, options={"x264-params": f"{_GOP}:open-gop=1"}),
-    "one-frame": lambda name: Clip(name, encode_video(painted_pictures(1)), (0,), (0.0,)),
-    "matroska": lambda name: _numbered_clip(name, container="matroska"),
-    "transport-stream": lambda name: _numbered_clip(name, container="mpegts"),
-    "hevc": lambda name: _numbered_clip(
-        name, codec="libx265", options={"x265-params": "log-level=none:pools=none:frame-threads=1:keyint=12:bframes=4"}
+CLIPS: dict[str, tuple[str, Callable[[], Clip]]] = {
+    "h264": ("H.264 with B pictures: every frame, and some alone", _numbered_clip),
+    "open-gop": (
+        "decoding from an open random access point, with leading pictures",
+        lambda: _numbered_clip(options={"x264-params": f"{_GOP}:open-gop=1"}),
     ),
-    "10-bit": lambda name: _numbered_clip(
-        name,
-        codec="libx265",
-        pixels="yuv420p10le",
-        options={"x265-params": "log-level=none:pools=none:frame-threads=1:keyint=12:bframes=4"},
+    "one-frame": ("a video of one frame", lambda: _numbered_clip(1)),
+    "matroska": ("Matroska", lambda: _numbered_clip(container="matroska")),
+    "transport-stream": ("MPEG-TS, a container without an index", lambda: _numbered_clip(container="mpegts")),
+    "hevc": ("HEVC", _hevc),
+    "10-bit": ("10 bits, rounded to 8", lambda: _hevc("yuv420p10le")),
+    "interlaced": (
+        "interlaced pictures, both fields woven",
+        lambda: _numbered_clip(options={"x264-params": f"{_GOP}:tff=1"}),
     ),
-    "interlaced": lambda name: _numbered_clip(name, options={"x264-params": f"{_GOP}:tff=1"}),
-    "variable-rate": _variable_rate,
-    "edit-list": _edit_list,
-    "rotated-90": lambda name: _rotated(name, 1, False),
-    "rotated-180": lambda name: _rotated(name, 2, False),
-    "mirrored": lambda name: _rotated(name, 3, True),
-    "odd-size": lambda name: Clip(
-        name, encode_video(painted_pictures(24, 95, 63), pixels="yuv444p"), tuple(range(24)), _even_times(24), 95, 63
+    "variable-rate": ("a frame rate that changes", _variable_rate),
+    "edit-list": ("frames hidden by an edit list", _edit_list),
+    "rotated-90": ("a rotation of 90 degrees in the display matrix", lambda: _rotated(1, False)),
+    "rotated-180": ("a rotation of 180 degrees", lambda: _rotated(2, False)),
+    "mirrored": ("a rotation and a mirroring", lambda: _rotated(3, True)),
+    "odd-size": ("95x63 pixels, 4:4:4", lambda: _numbered_clip(24, 95, 63, pixels="yuv444p")),
+    "repeated-pictures": ("neighbouring frames with the same picture", _repeated),
+    "bt709": ("BT.709, limited range", lambda: _flat(1, 1)),
+    "bt709-full": ("BT.709, full range", lambda: _flat(1, 2)),
+    "bt601": ("BT.601", lambda: _flat(5, 1)),
+    "untagged": ("no colour tags: BT.601, limited range", lambda: _flat(2, 0)),
+    "corrupt-packet": (
+        "a packet that decoders reject: its frame and those that refer to it are lost",
+        lambda: _damaged(_wrong_length),
     ),
-    "repeated-pictures": _repeated,
-    "bt709": lambda name: _flat(name, 1, 1),
-    "bt709-full": lambda name: _flat(name, 1, 2),
-    "bt601": lambda name: _flat(name, 5, 1),
-    "untagged": lambda name: _flat(name, 2, 0),
-    "corrupt-packet": lambda name: _damaged(name, _wrong_length),
-    "damaged-picture": lambda name: _damaged(name, _add_noise),
-    "truncated": _truncated,
+    "damaged-picture": (
+        "noise inside a picture: its frame and those that refer to it are lost",
+        lambda: _damaged(_add_noise),
+    ),
+    "truncated": ("a file whose end is missing", _truncated),
 }
-"""Functions that make the clips, by name."""
+"""Description of each clip, and a function that makes it, by name."""
