@@ -41,7 +41,7 @@ from telecine.source.source import Source
 from telecine.system import usable_cores
 from telecine.validation import Option
 
-__all__ = ["Backend", "BackendStatus", "DecodeRequest", "Decoded", "MemoryCost"]
+__all__ = ["SINGLE_THREADED_CODECS", "Backend", "BackendStatus", "DecodeRequest", "Decoded", "MemoryCost", "first_line"]
 
 _PICTURES_PER_THREAD = 16
 """Decoded pictures that a decoder thread can hold: the reference pictures that H.264 and HEVC allow."""
@@ -49,23 +49,23 @@ _PICTURES_PER_SESSION = 20
 """Decoded pictures that a hardware decoder holds: at most 16 reference pictures, and a few in progress."""
 _SESSION_HOST_BYTES = 64 << 20
 """Host memory that a hardware decoder takes: a batch of packets."""
+SINGLE_THREADED_CODECS = frozenset({"mpeg4"})
+"""Codecs of which FFmpeg, with several threads, returns a frame before it knows whether the frame is damaged."""
+_MAX_THREADS = 16
+"""Threads of a software decoder that are chosen by the number of cores."""
 _MAX_GROUP_BYTES = 1 << 30
 """Frames that :meth:`Backend.decode_chunks` decodes at a time, unless a chunk is larger."""
 _PADDING = (64, 128)
 """Rows and columns that FFmpeg allocates around a picture at most."""
-_SAMPLES_PER_PIXEL = {
-    "yuva": 4.0,
-    "420": 1.5,
-    "411": 1.5,
-    "410": 1.5,
-    "422": 2.0,
-    "444": 3.0,
-    "nv12": 1.5,
-    "p010": 1.5,
-    "gray": 1.0,
-}
+_SAMPLES_PER_PIXEL = {"yuva": 4.0, **dict.fromkeys(("420", "411", "410"), 1.5), "422": 2.0, "444": 3.0, "nv12": 1.5,
+                      "p010": 1.5, "gray": 1.0}  # fmt: skip
 """By a substring of the pixel format's name; the first match counts."""
 _MAX_SAMPLES_PER_PIXEL = 4.0
+
+
+def first_line(error: Exception, reason: object = None) -> str:
+    """Return the first line of an error's message, or of ``reason``; the error's class if it is empty."""
+    return next(iter(str(error if reason is None else reason).strip().splitlines()), type(error).__name__)
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,10 @@ class DecodeRequest:
     def _padded_pixels(self) -> int:
         return (self.geometry.stored_height + _PADDING[0]) * (self.geometry.stored_width + _PADDING[1])
 
+    def decoder_threads(self, extra: int = 0) -> int:
+        """Return one decoder thread per core that the request may use, and ``extra`` ones, up to 16."""
+        return min(_MAX_THREADS, (self.cores or usable_cores()) + extra)
+
     def cpu_cost(self, threads: int) -> MemoryCost:
         """Return the memory of a decode on the CPU: frames, decoded pictures, and conversion to RGB."""
         conversion = 2 * 3 * (self._padded_pixels + self.geometry.height * self.geometry.width)
@@ -209,10 +213,8 @@ class Backend(ABC):
     """True if damage inside a picture is detected, so that the frames which refer to it are left out."""
     chunks_per_group: int = 1
     """Chunks that :meth:`decode_chunks` decodes together; more than 1 for hardware with several decoders."""
-    differences: Mapping[str, str] = {}
-    """Names of conformance cases (:mod:`telecine.testing`) that come out differently, each with the reason."""
     tolerances: Mapping[str, int] = {}
-    """Names of conformance cases, each with the largest allowed difference of a pixel from ``pyav``."""
+    """Largest allowed difference of a pixel from ``pyav``, by the name of a case of :mod:`telecine.testing`."""
 
     @abstractmethod
     def status(self) -> BackendStatus:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from telecine.backends.base import DecodeRequest
+from telecine.backends.base import DecodeRequest, first_line
 from telecine.bitstream.h273 import matrix_code
 from telecine.errors import BackendUnavailable, OverloadedError, TelecineError, UnsupportedVideoError
 from telecine.index.video_info import VideoInfo
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NVDEC_CODECS", "PIXEL_FORMATS", "OutputArray", "allocate_tensor", "check_gpu", "codec_refusal",
-    "conversion_refusal", "device_error", "load_extension", "make_native_geometry", "parse_device_index",
-    "resolve_array_kind", "upload",
+    "conversion_refusal", "convert_errors", "device_error", "load_extension", "make_native_geometry",
+    "parse_device_index", "resolve_array_kind", "upload",
 ]  # fmt: skip
 
 NVDEC_CODECS = frozenset("h264 hevc vp8 vp9".split())
@@ -113,10 +115,8 @@ def check_gpu(device: str, out: str) -> None:
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     else:
         nvdec, finder = load_extension(), "the NVIDIA driver"
-        try:
+        with convert_errors(f"device is {device!r}, but it cannot be used"):
             count = nvdec.device_count()
-        except nvdec.NvdecError as error:
-            raise device_error(f"device is {device!r}, but it cannot be used", error) from error
     if index >= count:
         raise BackendUnavailable(
             f'device is {device!r}, but there is no GPU {index}: {finder} finds {count}; choose another or device="cpu"'
@@ -128,37 +128,39 @@ def device_error(subject: str, error: Exception, kind: str = "") -> TelecineErro
     reason, named = error.args[0] if error.args else "", error.args[1] if len(error.args) > 1 else kind
     if type(error).__name__ == "OutOfMemoryError":
         named = "memory"
-    first_line = next(iter(str(reason).splitlines()), type(error).__name__)
-    return _ERRORS.get(str(named), BackendUnavailable)(f"{subject}: {first_line}")
+    return _ERRORS.get(str(named), BackendUnavailable)(f"{subject}: {first_line(error, reason)}")
+
+
+@contextmanager
+def convert_errors(subject: str) -> Iterator[None]:
+    """Convert the errors of the extension and of torch that the block raises, as :func:`device_error` does."""
+    try:
+        yield
+    except TelecineError:
+        raise
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        raise device_error(subject, error) from error
 
 
 def upload(frames: npt.NDArray[np.uint8], device: str, out: str) -> tuple[Any, str]:
     """Copy ``uint8 [N, H, W, 3]`` from host memory to a GPU. Return the array, and the device's name with its index."""
     index = parse_device_index(device)
-    if resolve_array_kind(out) == "torch":
-        import torch
+    with convert_errors(f"device is {device!r}, but it cannot be used"):
+        if resolve_array_kind(out) == "torch":
+            import torch
 
-        try:
             return torch.from_numpy(frames).to(torch.device("cuda", index)), f"cuda:{index}"
-        except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-            raise device_error(f"device is {device!r}, but PyTorch cannot use it", error) from error
-    nvdec = load_extension()
-    try:
-        array = nvdec.DeviceArray(index, frames.shape)
+        array = load_extension().DeviceArray(index, frames.shape)
         array.fill(frames)
-    except nvdec.NvdecError as error:
-        raise device_error(f"device is {device!r}, but it cannot be used", error) from error
-    return array, f"cuda:{index}"
+        return array, f"cuda:{index}"
 
 
 def allocate_tensor(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """Return an uninitialised ``uint8`` tensor."""
     import torch
 
-    try:
+    with convert_errors(f"no memory for the frames on {device}"):
         return torch.empty(shape, dtype=torch.uint8, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-        raise device_error(f"no memory for the frames on {device}", error) from error
 
 
 class OutputArray:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
-from telecine.backends.decoder_threads import SINGLE_THREADED_CODECS, decoder_threads
+from telecine.backends.base import SINGLE_THREADED_CODECS, Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
 from telecine.backends.remux.output_buffers import HostOutput
 from telecine.backends.remux.remux import RemuxedFile, remux
 from telecine.bitstream import can_contain_fields
@@ -48,9 +47,6 @@ class OpenCVBackend(Backend):
         ),
     }
     detects_damage = False
-    differences: Mapping[str, str] = {
-        "damaged-picture": "OpenCV does not report damage: frames are as FFmpeg conceals it"
-    }
     tolerances: Mapping[str, int] = {"10-bit": 24, "size": 12}
 
     def status(self) -> BackendStatus:
@@ -82,7 +78,7 @@ class OpenCVBackend(Backend):
 
 
 def _threads(request: DecodeRequest) -> int:
-    return 1 if request.index.codec in SINGLE_THREADED_CODECS else decoder_threads(request)
+    return 1 if request.index.codec in SINGLE_THREADED_CODECS else request.decoder_threads()
 
 
 def _retry_lost(request: DecodeRequest, ranges: tuple[DecodeRange, ...], output: HostOutput) -> None:

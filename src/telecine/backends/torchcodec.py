@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
+from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost, first_line
 from telecine.backends.cuda_output import check_gpu
-from telecine.backends.decoder_threads import decoder_threads
 from telecine.backends.remux.output_buffers import HostOutput, TorchOutput
 from telecine.backends.remux.remux import STEP_MILLISECONDS, RemuxedFile, remux
 from telecine.plan.damage import unreliable_rows
@@ -54,9 +53,6 @@ class TorchCodecBackend(Backend):
         ),
     }
     detects_damage = False
-    differences: Mapping[str, str] = {
-        "damaged-picture": "TorchCodec does not report damage: frames are as FFmpeg conceals it"
-    }
     tolerances: Mapping[str, int] = {"size": 12}
 
     def status(self) -> BackendStatus:
@@ -64,8 +60,7 @@ class TorchCodecBackend(Backend):
             import torchcodec
             import torchcodec.decoders
         except Exception as error:  # without FFmpeg's libraries it raises a RuntimeError of many lines
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            return self.make_status(None, f"torchcodec cannot be imported ({reason}): {_INSTALL}")
+            return self.make_status(None, f"torchcodec cannot be imported ({first_line(error)}): {_INSTALL}")
         return self.make_status(str(torchcodec.__version__))
 
     def check_device(self, device: str, options: Mapping[str, Any]) -> None:
@@ -95,7 +90,7 @@ def _make_output(request: DecodeRequest) -> HostOutput | TorchOutput:
 
 def _threads(request: DecodeRequest) -> int:
     threads: int | None = request.options["num_ffmpeg_threads"]
-    return decoder_threads(request) if threads is None else threads
+    return request.decoder_threads() if threads is None else threads
 
 
 class _PlanDecoder:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, wait
 from typing import Any
 
-from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
+from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost, first_line
 from telecine.backends.cuda_output import parse_device_index
 from telecine.backends.deepstream.bitstream_builder import InputFile, build_files, plan_ranges
 from telecine.backends.remux.output_buffers import PinnedOutput, TorchOutput
@@ -69,9 +69,6 @@ class DeepStreamBackend(Backend):
         "timeout_sec": Option(float, 30.0, "seconds for one call of the library", 0.001, 86400),
     }
     detects_damage = False
-    differences: Mapping[str, str] = {
-        "damaged-picture": "DeepStream does not report damage: frames are as the hardware leaves them"
-    }
     tolerances: Mapping[str, int] = {"size": 12}
 
     def __init__(self) -> None:
@@ -85,8 +82,7 @@ class DeepStreamBackend(Backend):
             if not torch.cuda.is_available():
                 return self.make_status(str(library.__version__), "torch sees no NVIDIA GPU")
         except Exception as error:
-            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            return self.make_status(None, f"it cannot be imported ({reason}): {_INSTALL}")
+            return self.make_status(None, f"it cannot be imported ({first_line(error)}): {_INSTALL}")
         return self.make_status(str(library.__version__))
 
     def check_device(self, device: str, options: Mapping[str, Any]) -> None:

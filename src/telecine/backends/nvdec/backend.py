@@ -22,6 +22,7 @@ from telecine.backends.cuda_output import (
     check_gpu,
     codec_refusal,
     conversion_refusal,
+    convert_errors,
     device_error,
     load_extension,
     make_native_geometry,
@@ -125,13 +126,11 @@ def warm_up(
     nvdec = load_extension()
     index = parse_device_index(device)
     wanted = list(sizes)
-    try:
+    with convert_errors("nvdec"):
         for codec in codecs:
             sessions = count or nvdec.caps(index, codec, "420", depth)["num_engines"]
             for height, width in wanted:
                 nvdec.warm_up(index, codec, "420", depth, width, height, sessions)
-    except nvdec.NvdecError as error:
-        raise device_error("nvdec", error) from error
 
 
 def stats(device: int = 0) -> dict[str, int]:
@@ -140,11 +139,8 @@ def stats(device: int = 0) -> dict[str, int]:
     Raises:
         BackendUnavailable: NVDEC does not work here; the message says why.
     """
-    nvdec = load_extension()
-    try:
-        return dict(nvdec.stats(device))
-    except nvdec.NvdecError as error:
-        raise device_error("nvdec", error) from error
+    with convert_errors("nvdec"):
+        return dict(load_extension().stats(device))
 
 
 def _array_kind(request: DecodeRequest) -> str:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
+from telecine.backends.base import SINGLE_THREADED_CODECS, Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
 from telecine.backends.cuda_output import check_gpu, upload
-from telecine.backends.decoder_threads import SINGLE_THREADED_CODECS, decoder_threads
 from telecine.backends.pyav.chunks import ChunkDecoder
 from telecine.backends.pyav.decoder import DecodePass, Decoder
 from telecine.backends.pyav.parallel_ranges import DecodeProgress, decode_in_parallel, split_threads
@@ -97,7 +96,7 @@ def _threads(request: DecodeRequest) -> int:
     requested: int | None = request.options.get("threads")
     if request.index.codec in SINGLE_THREADED_CODECS or (requested is None and request.cores == 1):
         return 1  # with one core per request, other requests use the time in which frame threads wait
-    return decoder_threads(request, _EXTRA_THREADS) if requested is None else requested
+    return request.decoder_threads(_EXTRA_THREADS) if requested is None else requested
 
 
 def _decode_plan(

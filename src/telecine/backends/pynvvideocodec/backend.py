@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
+from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost, first_line
 from telecine.backends.cuda_output import (
     PIXEL_FORMATS,
     check_gpu,
@@ -60,9 +60,6 @@ class PyNvVideoCodecBackend(Backend):
         "max_height": Option(int, 0, "maximum picture height that decoders allocate for; 0: the video's own", 0, 16384),
     }
     detects_damage = False
-    differences: Mapping[str, str] = {
-        "damaged-picture": "PyNvVideoCodec does not report damage: frames are as the hardware leaves them, and vary"
-    }
 
     def __init__(self) -> None:
         self._decoders: SessionPool[DecoderSession] = SessionPool("hw_decoders", is_cleared_at_exit=True)
@@ -104,7 +101,7 @@ def _library() -> ModuleType:
     try:
         import PyNvVideoCodec
     except Exception as error:  # without the driver's encoder library it raises a RuntimeError of many lines
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        reason = first_line(error)
         driver = "" if isinstance(error, ModuleNotFoundError) else (
             "; it needs the NVIDIA driver with libnvcuvid and libnvidia-encode, "
             "which containers have with NVIDIA_DRIVER_CAPABILITIES=compute,utility,video"

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from telecine.backends.base import Decoded, DecodeRequest
 from telecine.backends.cuda_output import (
     OutputArray,
-    device_error,
+    convert_errors,
     load_extension,
     make_native_geometry,
     parse_device_index,
@@ -150,32 +150,26 @@ class GpuSurfaceOutput:
         self.gpu = parse_device_index(request.device)
         self.kept = np.zeros(count, np.bool_)
         self._nvdec = nvdec
-        try:
+        with convert_errors(f"device is {request.device!r}, but it cannot be used"):
             self._array = OutputArray(
                 nvdec, self.gpu, (count, geometry.height, geometry.width, 3), resolve_array_kind("auto")
             )
             output = nvdec.Output(self._array.pointer, count, self._array.stream)
             self._converter = nvdec.SurfaceConverter(self.gpu, make_native_geometry(request, nvdec), output)
-        except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-            raise device_error(f"device is {request.device!r}, but it cannot be used", error) from error
 
     def write_surface(self, rows: tuple[int, ...], surface: Surface) -> None:
         """Start filling rows from a picture. The picture must not change before :meth:`flush`."""
         native = self._nvdec.Surface(
             surface.address, surface.pitch, surface.height, surface.width, surface.height, surface.depth, surface.chroma
         )
-        try:
+        with convert_errors("pynvvideocodec"):
             self._converter.put(native, np.array(rows, np.int64))
-        except self._nvdec.NvdecError as error:
-            raise device_error("pynvvideocodec", error) from error
         self.kept[list(rows)] = True
 
     def flush(self) -> None:
         """Wait until all rows of :meth:`write_surface` are written."""
-        try:
+        with convert_errors("pynvvideocodec"):
             self._converter.finish()
-        except self._nvdec.NvdecError as error:
-            raise device_error("pynvvideocodec", error) from error
 
     def decoded(self, notes: tuple[str, ...] = ()) -> Decoded:
         """Return the rows as the backend's result."""
