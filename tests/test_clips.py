@@ -1,4 +1,4 @@
-"""The clips are what they are declared to be. Other tests rest on these facts, so they are checked first."""
+"""The clips have the facts that are declared. Other tests depend on these facts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ WITH_VIDEO = [clip for clip in CLIPS.values() if clip.codec is not None]
 
 
 @pytest.mark.parametrize("clip", WITH_VIDEO, ids=str)
-def test_ffmpeg_gives_the_declared_frames(clip: Clip) -> None:
-    """Count, size, times, painted numbers and damage are as ffmpeg sees them."""
+def test_ffmpeg_decodes_the_declared_frames_of_a_clip(clip: Clip) -> None:
+    """Count, size, times, painted numbers and damage are those of ffmpeg."""
     seen = clip.reference()
     given = [index for index in range(clip.num_frames) if index not in clip.lost]
     assert seen.frames.shape == (len(given), clip.height, clip.width, 3)
@@ -41,8 +41,8 @@ def test_ffmpeg_gives_the_declared_frames(clip: Clip) -> None:
 
 
 @pytest.mark.parametrize("clip", WITH_VIDEO, ids=str)
-def test_the_header_says_what_is_declared(clip: Clip) -> None:
-    """Codec, bit depth and the header's own count are as PyAV reads them."""
+def test_the_header_of_a_clip_has_the_declared_facts(clip: Clip) -> None:
+    """Codec, bit depth and the number of frames in the header are those that PyAV reads."""
     with av.open(str(clip.path())) as container:
         stream = container.streams[clip.stream]
         assert stream.type == "video"
@@ -55,28 +55,28 @@ def test_the_header_says_what_is_declared(clip: Clip) -> None:
 
 
 @pytest.mark.parametrize(("name", "colour"), EXPECTED_COLOURS.items())
-def test_ffmpeg_gives_the_expected_colours(name: str, colour: tuple[int, int, int]) -> None:
-    """The flat clips come out with the colours declared for their tags."""
+def test_ffmpeg_decodes_flat_clips_to_the_expected_colours(name: str, colour: tuple[int, int, int]) -> None:
+    """Each flat clip has the colour declared for its tags."""
     frames = CLIPS[name].reference().frames.astype(int)
     assert np.abs(frames[:, 8:-8, 8:-8] - colour).max() <= 2
 
 
 def test_clips_without_video_have_none() -> None:
-    """Nothing decodes from sound alone, nor from a file that lost its index."""
+    """FFmpeg decodes nothing from audio alone, nor from a file without its index."""
     for clip in clips("novideo"):
         with pytest.raises(RuntimeError, match="no frame"):
             clip.reference()
 
 
 def test_clips_are_found_by_all_their_tags() -> None:
-    """Codec and container are tags, and several narrow the choice down."""
+    """Codec and container are tags. A clip must have all tags that are given."""
     found = clips("hevc", "ts")
     assert [clip.name for clip in found] == ["hevc.ts"]
     assert set(clips("core")) < set(CLIPS.values())
 
 
-def test_processes_that_make_the_same_clip_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
-    """The file appears whole, whoever finishes first, and nothing else is left in the folder."""
+def test_processes_can_make_the_same_clip_at_the_same_time(tmp_path: Path) -> None:
+    """The file is complete when it appears, and no other file is left in the folder."""
     script = "from support import clips; print(len(clips.CLIPS['fragmented.mp4'].bytes()))"
     environment = {"TELECINE_TEST_CACHE": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     started = [
@@ -89,8 +89,8 @@ def test_processes_that_make_the_same_clip_at_once_do_not_disturb_each_other(tmp
 
 @pytest.mark.parametrize("size", [(96, 64), (95, 63), (192, 144), (64, 96), (320, 532)], ids=str)
 @pytest.mark.parametrize("number", [0, 1, 1365, 4095])
-def test_a_number_reads_upright_only(number: int, size: tuple[int, int]) -> None:
-    """Turned and mirrored pictures do not read at all, so a forgotten rotation is caught."""
+def test_a_number_is_readable_only_if_the_picture_is_upright(number: int, size: tuple[int, int]) -> None:
+    """In rotated and mirrored pictures it is unreadable, so a missing rotation is noticed."""
     picture = painting.paint(number, *size)
     assert read_number(picture) == number
     for turned in (*(np.rot90(picture, k) for k in (1, 2, 3)), picture[:, ::-1], picture[::-1]):
@@ -98,8 +98,8 @@ def test_a_number_reads_upright_only(number: int, size: tuple[int, int]) -> None
             read_number(turned)
 
 
-def test_a_blend_of_two_pictures_does_not_read() -> None:
-    """What an interpolating or concealing decoder makes of two frames is caught."""
+def test_the_number_of_a_blend_of_two_pictures_is_unreadable() -> None:
+    """So pictures of a decoder that interpolates or conceals are noticed."""
     first, second = (painting.paint(number, 96, 64).astype(int) for number in (30, 31))
     with pytest.raises(UnreadableNumber):
         read_number(((first + second) // 2).astype(np.uint8))

@@ -1,4 +1,4 @@
-"""Contact sheets: every frame is there, in order, under its own label, at any number and shape."""
+"""Contact sheets: every frame in order, with its caption, for any number and shape."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from telecine.contact_sheet import contact_sheet
 
 
 def plain_frames(count, height=36, width=64):
-    """Frames of one colour each, all different and none like the background."""
+    """Return frames of one colour each, all different and none like the background."""
     low, high = np.arange(count) % 16, np.arange(count) // 16 % 16
     colours = np.stack([low * 8 + 100, high * 8 + 100, np.full(count, 250)], -1)
     return np.broadcast_to(colours[:, None, None].astype(np.uint8), (count, height, width, 3))
@@ -24,7 +24,7 @@ def sheet_of(count, height=36, width=64, **options):
 
 
 def colours_in_order(sheet):
-    """The colours of the pictures, row by row: those with much blue, of which text and background have none."""
+    """Return the colours of the pictures, row by row. They have much blue; text and background have none."""
     pixels = np.asarray(sheet).reshape(-1, 3)
     of_pictures = pixels[pixels[:, 2] == 250]
     _, first = np.unique(of_pictures, axis=0, return_index=True)
@@ -47,7 +47,7 @@ def test_sheet_accepts_frames_of_any_shape(count, shape):
     assert len(colours_in_order(sheet)) == count
 
 
-def test_a_thousand_frames_make_a_sheet_that_a_jpeg_file_can_hold():
+def test_a_sheet_of_a_thousand_frames_fits_the_limits_of_jpeg():
     sheet = sheet_of(1000)
     assert sheet.size[0] == 1280 and sheet.size[1] < 65_500
 

@@ -16,20 +16,20 @@ from telecine.errors import Cancelled, DeadlineError, OptionsError
 
 @pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf, 1e10, 10**400, True, "5", np.True_, [5]], ids=repr)
 def test_timeout_must_be_a_positive_finite_number(seconds: Any) -> None:
-    """Nothing can be done in no time, and nothing waits for ever."""
+    """Zero, negative, infinite and NaN are refused."""
     with pytest.raises(OptionsError, match="timeout is"):
         Deadline(seconds)
 
 
 def test_deadline_without_timeout_never_passes() -> None:
-    """And has nothing to count down."""
+    """Its remaining time is None."""
     deadline = Deadline()
     deadline.check("waiting")
     assert deadline.remaining() is None and deadline.seconds is None
 
 
 def test_check_raises_when_the_timeout_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says what was going on and how long it had."""
+    """The message names the stage and the timeout."""
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     deadline = Deadline(2.5)
@@ -43,7 +43,7 @@ def test_check_raises_when_the_timeout_has_passed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_deadline_can_be_cancelled_from_another_thread() -> None:
-    """The next check raises, and so does every later one."""
+    """All later checks raise."""
     deadline = Deadline(60)
     assert not deadline.cancelled
     thread = threading.Thread(target=deadline.cancel)
@@ -56,7 +56,6 @@ def test_deadline_can_be_cancelled_from_another_thread() -> None:
 
 
 def test_progress_callback_gets_every_step_that_did_not_fail() -> None:
-    """But not of one that failed."""
     seen: list[tuple[str, int, int]] = []
     deadline = Deadline(on_progress=lambda *step: seen.append(step))
     deadline.check("reading", 3, 10)
@@ -68,7 +67,7 @@ def test_progress_callback_gets_every_step_that_did_not_fail() -> None:
 
 
 def test_deadline_of_returns_a_deadline_unchanged() -> None:
-    """So that several calls can share one; anything else starts a new one."""
+    """So several calls can share one. A number starts a new one."""
     deadline = Deadline(5)
     assert Deadline.of(deadline) is deadline
     assert Deadline.of(3).seconds == 3

@@ -29,7 +29,7 @@ def test_only_bad_input_is_a_value_error_and_a_client_error(kind: type[errors.Te
         assert 400 <= kind.http_status < 500
 
 
-def test_overload_can_be_told_from_a_request_that_never_succeeds() -> None:
+def test_overload_has_other_codes_than_a_request_that_never_succeeds() -> None:
     assert issubclass(errors.OverloadedError, RuntimeError)
     assert errors.OverloadedError.http_status == 503
     assert errors.OverloadedError.exit_code != errors.LimitError.exit_code

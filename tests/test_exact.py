@@ -13,7 +13,7 @@ from telecine.index import packet_scan
 from telecine.plan import packet_reader as reader_module
 
 DECODABLE = [clip for clip in CLIPS.values() if clip.num_frames and "part" not in clip.tags]
-SOUND = [clip for clip in DECODABLE if not clip.damaged and not clip.lost]
+UNDAMAGED = [clip for clip in DECODABLE if not clip.damaged and not clip.lost]
 
 TOLERANCE = 2
 """Per channel, against another build of FFmpeg: rule 5 of the contract on the CPU."""
@@ -21,17 +21,17 @@ TOLERANCE = 2
 
 @pytest.mark.parametrize("clip", DECODABLE, ids=str)
 def test_count_sizes_and_times_equal_those_of_ffmpeg(clip: Clip) -> None:
-    """Facts come from packets, and are those of the frames that ffmpeg shows."""
+    """The facts come from packets, and are those of ffmpeg's frames."""
     frames = telecine.load(clip.path())
     assert frames.info.num_frames == clip.num_frames
     assert (frames.info.width, frames.info.height) == (clip.width, clip.height)
     assert frames.data.shape[1:] == (clip.height, clip.width, 3)
-    # equal times are told apart by one tick
+    # frames with equal times are set apart by one tick
     tolerance = 2e-3 if clip.name == "repeated_times.mkv" else clip.time_tolerance
     np.testing.assert_allclose(frames.timestamps, np.array(clip.times)[frames.indices], atol=tolerance)
 
 
-@pytest.mark.parametrize("clip", SOUND, ids=str)
+@pytest.mark.parametrize("clip", UNDAMAGED, ids=str)
 def test_sequential_decode_equals_the_ffmpeg_command_line(clip: Clip) -> None:
     """Pixels agree within rule 5, and the painted number is the frame index."""
     frames = telecine.load(clip.path())
@@ -42,7 +42,7 @@ def test_sequential_decode_equals_the_ffmpeg_command_line(clip: Clip) -> None:
         assert tuple(read_number(image) for image in frames.data) == clip.numbers
 
 
-@pytest.mark.parametrize("clip", SOUND, ids=str)
+@pytest.mark.parametrize("clip", UNDAMAGED, ids=str)
 def test_single_frame_request_equals_the_sequential_decode(clip: Clip) -> None:
     """Skipped packets and the start of decoding do not affect the pixels."""
     whole = telecine.load(clip.path())
@@ -54,9 +54,8 @@ def test_single_frame_request_equals_the_sequential_decode(clip: Clip) -> None:
         assert np.array_equal(alone.data[0], whole.data[index]), f"frame {index}"
 
 
-@pytest.mark.parametrize("clip", SOUND, ids=str)
+@pytest.mark.parametrize("clip", UNDAMAGED, ids=str)
 def test_shuffled_indices_with_repeats_keep_order_and_repeats(clip: Clip) -> None:
-    """Rule 3."""
     shuffle = random.Random(clip.name)
     wanted = [shuffle.randrange(clip.num_frames) for _ in range(12)]
     wanted += wanted[:3]
@@ -72,7 +71,7 @@ UNTOLD = ("noise_disposable_hevc.mp4", "noise_reference_hevc.mp4")
 
 @pytest.mark.parametrize("clip", [CLIPS[name] for name in UNTOLD], ids=str)
 def test_undetectable_damage_gives_the_same_frames_as_ffmpeg(clip: Clip) -> None:
-    """The limit of the promise, as docs/exactness.md states it."""
+    """docs/exactness.md states this limit."""
     frames = telecine.load(clip.path())
     assert np.abs(frames.data.astype(np.int16) - clip.reference().frames).max() <= TOLERANCE
 
@@ -92,7 +91,7 @@ def test_damaged_clip_gives_right_frames_or_none(clip: Clip, threads: int) -> No
         telecine.load(clip.path(), threads=threads, errors="strict")
 
 
-@pytest.mark.parametrize("clip", SOUND, ids=str)
+@pytest.mark.parametrize("clip", UNDAMAGED, ids=str)
 def test_packets_read_again_give_the_same_frames(clip: Clip, monkeypatch: pytest.MonkeyPatch) -> None:
     """A video with more packets than are kept is read again, by seeking if that is reliable."""
     whole = telecine.load(clip.path())
@@ -104,7 +103,7 @@ def test_packets_read_again_give_the_same_frames(clip: Clip, monkeypatch: pytest
 
 
 def test_frames_that_depend_on_a_missing_packet_are_lost() -> None:
-    """H.264 numbers its reference pictures; FFmpeg conceals a gap in the numbers and does not tell."""
+    """H.264 numbers its reference pictures. FFmpeg conceals a gap in the numbers without reporting it."""
     frames = telecine.load(CLIPS["missing_reference.mp4"].path())
     whole = CLIPS["h264_medium.mp4"].reference().frames
     assert 0 < len(frames.report.lost) < 24  # up to the next point of access

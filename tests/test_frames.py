@@ -60,7 +60,7 @@ def test_iteration_gives_each_frame_with_its_index_time_and_a_view_of_its_pixels
 
 
 @pytest.mark.parametrize("position", [1, -2, np.int64(1), np.array(-2)])
-def test_a_number_gives_one_frame(position: Any) -> None:
+def test_indexing_with_a_number_gives_one_frame(position: Any) -> None:
     made = frames([0, 1, 2, 3], [3, 0, 2])
     frame = made[position]
     assert isinstance(frame, Frame) and (frame.index, frame.timestamp) == (0, 0.0)
@@ -68,7 +68,7 @@ def test_a_number_gives_one_frame(position: Any) -> None:
 
 
 @pytest.mark.parametrize("position", [3, -4])
-def test_a_number_outside_the_result_is_an_index_error(position: int) -> None:
+def test_indexing_outside_the_result_is_an_index_error(position: int) -> None:
     with pytest.raises(IndexError):
         frames([0, 1, 2, 3], [3, 0, 2])[position]
 
@@ -87,7 +87,7 @@ def test_a_number_outside_the_result_is_an_index_error(position: int) -> None:
     ],
     ids=str,
 )
-def test_a_slice_list_or_mask_gives_frames_that_stay_labelled(key: Any) -> None:
+def test_a_slice_list_or_mask_gives_frames_with_their_indices_and_times(key: Any) -> None:
     made = frames([0, 1, 2, 3], [3, 0, 2])
     part = made[key]
     rows = np.arange(3)[key]
@@ -135,7 +135,7 @@ def test_a_numpy_array_of_frames_is_their_pixels() -> None:
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-def test_layout_says_where_the_channels_are(layout: Layout) -> None:
+def test_layout_says_which_axis_has_the_channels(layout: Layout) -> None:
     made = frames([0, 1, 2], [2, 1])
     view = made.with_layout(layout)
     assert view.shape == ((2, 3, 4, 6) if layout == "NCHW" else (2, 4, 6, 3))
@@ -170,7 +170,7 @@ def test_a_notebook_shows_no_picture_of_an_empty_result() -> None:
 
 
 class OnDevice:
-    """A stand-in for an array on a GPU."""
+    """A fake of an array on a GPU."""
 
     def __init__(self, host: np.ndarray, method: str) -> None:
         setattr(self, method, lambda: host)
@@ -193,11 +193,11 @@ def test_the_torch_method_without_torch_says_what_to_install(monkeypatch: pytest
     assert isinstance(caught.value, ImportError)
 
 
-def test_metadata_of_a_constant_rate_is_the_video_itself() -> None:
-    """Processors compute a time as index / fps, and that is the true one."""
+def test_metadata_of_a_constant_rate_has_the_count_and_rate_of_the_video() -> None:
+    """Processors compute a time as index / fps, which is the true one."""
     made = frames([k * 1001 for k in range(50)], [0, 7, 7, 49], Fraction(1, 30000), last=1001)
-    told = made.metadata()
-    assert told == {
+    metadata = made.metadata()
+    assert metadata == {
         "total_num_frames": 50,
         "fps": pytest.approx(30000 / 1001),
         "width": 6,
@@ -207,18 +207,18 @@ def test_metadata_of_a_constant_rate_is_the_video_itself() -> None:
         "frames_indices": [0, 7, 7, 49],
         "do_sample_frames": False,
     }
-    assert all(type(index) is int for index in told["frames_indices"])
-    assert np.allclose(np.array(told["frames_indices"]) / told["fps"], made.timestamps)
+    assert all(type(index) is int for index in metadata["frames_indices"])
+    assert np.allclose(np.array(metadata["frames_indices"]) / metadata["fps"], made.timestamps)
 
 
 def test_metadata_of_a_variable_rate_is_a_virtual_constant_timeline() -> None:
-    """On the coarsest grid that all times of the video lie on, not only those of the returned frames."""
+    """Its grid is the coarsest one with all times of the video, not only those of the returned frames."""
     made = frames([0, 512, 1024, 3072, 3584], [0, 3, 4], Fraction(1, 15360), last=512)
-    told = made.metadata()
-    assert told["fps"] == 30.0
-    assert told["frames_indices"] == [0, 6, 7]
-    assert told["total_num_frames"] == 8
-    assert np.allclose(np.array(told["frames_indices"]) / told["fps"], made.timestamps)
+    metadata = made.metadata()
+    assert metadata["fps"] == 30.0
+    assert metadata["frames_indices"] == [0, 6, 7]
+    assert metadata["total_num_frames"] == 8
+    assert np.allclose(np.array(metadata["frames_indices"]) / metadata["fps"], made.timestamps)
 
 
 @settings(max_examples=150, deadline=None)
@@ -230,22 +230,24 @@ def test_metadata_of_a_variable_rate_is_a_virtual_constant_timeline() -> None:
 def test_processors_compute_the_true_time_of_every_frame_from_the_metadata(
     steps: list[int], base: Fraction, data: st.DataObject
 ) -> None:
-    """Within half a millisecond for a variable rate, and within the jitter limit for a constant one."""
+    """The error is at most 0.5 ms for a variable rate, and at most the jitter limit for a constant one."""
     ticks = np.concatenate([[0], np.cumsum(steps)]).tolist()
     indices = data.draw(st.lists(st.integers(0, len(ticks) - 1), min_size=1, max_size=8))
     made = frames(ticks, indices, base)
-    told = made.metadata()
-    computed = np.array(told["frames_indices"]) / told["fps"]
+    metadata = made.metadata()
+    computed = np.array(metadata["frames_indices"]) / metadata["fps"]
     interval = float(base) * ticks[-1] / (len(ticks) - 1)
     tolerance = 5.1e-4 if made.info.variable_frame_rate else max(2 * float(base), interval / 20) + 1e-9
     assert np.abs(computed - made.timestamps).max() <= tolerance
-    assert max(told["frames_indices"]) < told["total_num_frames"]
+    assert max(metadata["frames_indices"]) < metadata["total_num_frames"]
 
 
 def test_metadata_of_a_clip_with_two_rates_gives_its_true_times() -> None:
     """The clip slows down to a quarter in its middle."""
     clip = CLIPS["vfr.mp4"]
     made = telecine.load(clip.path(), num_frames=8)
-    told = made.metadata()
+    metadata = made.metadata()
     assert made.info.variable_frame_rate
-    assert np.allclose(np.array(told["frames_indices"]) / told["fps"], np.array(clip.times)[made.indices], atol=5.1e-4)
+    assert np.allclose(
+        np.array(metadata["frames_indices"]) / metadata["fps"], np.array(clip.times)[made.indices], atol=5.1e-4
+    )

@@ -55,7 +55,7 @@ MAGIC = [
 
 
 def flip_bits(data: bytearray, other: bytes, chance: random.Random) -> None:
-    """A few bits anywhere."""
+    """Flip a few bits anywhere."""
     for _ in range(chance.choice((1, 3, 10, 100))):
         data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
 
@@ -68,35 +68,35 @@ def flip_header_bits(data: bytearray, other: bytes, chance: random.Random) -> No
 
 
 def truncate(data: bytearray, other: bytes, chance: random.Random) -> None:
-    """The end is missing."""
+    """Remove the end."""
     del data[chance.randrange(len(data)) if chance.random() < 0.7 else chance.randrange(min(3000, len(data))) :]
 
 
 def remove_middle(data: bytearray, other: bytes, chance: random.Random) -> None:
-    """Some bytes are missing."""
+    """Remove some bytes."""
     at = chance.randrange(len(data))
     del data[at : at + chance.choice((1, 4, 188, 1000, 20_000))]
 
 
 def repeat_middle(data: bytearray, other: bytes, chance: random.Random) -> None:
-    """Some bytes come again elsewhere."""
+    """Repeat some bytes elsewhere."""
     at, to = chance.randrange(len(data)), chance.randrange(len(data))
     data[to:to] = data[at : at + chance.choice((1, 16, 188, 5000))]
 
 
-def splice(data: bytearray, other: bytes, chance: random.Random) -> None:
-    """The start of one container and the end of another."""
+def join_two(data: bytearray, other: bytes, chance: random.Random) -> None:
+    """Join the start of one container and the end of another."""
     data[chance.randrange(len(data)) :] = other[chance.randrange(len(other)) :]
 
 
 def insert_other(data: bytearray, other: bytes, chance: random.Random) -> None:
-    """A piece of another file in the middle."""
+    """Insert bytes of another file."""
     at, start = chance.randrange(len(data)), chance.randrange(len(other))
     data[at : at + chance.choice((0, 0, 4000))] = other[start : start + chance.choice((4, 400, 4000))]
 
 
 def change_number(data: bytearray, other: bytes, chance: random.Random) -> None:
-    """Fields as wide as lengths, counts and times get extreme values."""
+    """Write an extreme value into a field as wide as lengths, counts and times."""
     for _ in range(chance.choice((1, 1, 2, 5))):
         width = chance.choice((1, 2, 4, 4, 8))
         at = chance.randrange(max(1, min(len(data), 4000) - width))
@@ -120,13 +120,13 @@ def garbage(data: bytearray, other: bytes, chance: random.Random) -> None:
 
 
 MUTATIONS: list[Callable[[bytearray, bytes, random.Random], None]] = [
-    flip_bits, flip_header_bits, truncate, remove_middle, repeat_middle, splice, insert_other, change_number,
+    flip_bits, flip_header_bits, truncate, remove_middle, repeat_middle, join_two, insert_other, change_number,
     change_number, blank, garbage,
 ]  # fmt: skip
 
 
 def mutated(seed: int) -> tuple[str, bytes]:
-    """A name for what was done, and the bytes."""
+    """Return the name of the mutation and the bytes."""
     chance = random.Random(seed)
     name, other = chance.choice(SEEDS), chance.choice(SEEDS)
     data, done = bytearray(CLIPS[name].bytes()), []
@@ -140,7 +140,7 @@ def mutated(seed: int) -> tuple[str, bytes]:
 
 
 def check(data: bytes, seed: int) -> None:
-    """Probe and load; whatever is returned must fit together.
+    """Probe and load; the results must be consistent.
 
     Raises:
         telecine.TelecineError: which is an answer too.

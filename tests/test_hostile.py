@@ -1,7 +1,6 @@
-"""Faults of video files in the field, each with the result that must come out.
+"""Faults of real video files, each with the expected result: counts, times, sampling, messages, memory, processes.
 
-That every frame of these clips is the right one is proved in ``test_exact.py``; here stands what else matters: counts,
-times, labels, choices, messages, memory, processes.
+``test_exact.py`` proves that the frames of these clips are the right ones.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ Make = Callable[[str, str], Path]
 
 
 def numbers(frames: telecine.Frames) -> list[int]:
-    """The painted number of each frame."""
+    """Return the number that each frame shows."""
     return [read_number(image) for image in frames.data]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """Makes a file with ffmpeg."""
+    """Return a function that makes a file with ffmpeg."""
 
     def make(name: str, arguments: str) -> Path:
         ffmpeg([*arguments.split(), str(tmp_path / name)])
@@ -49,11 +48,11 @@ def make(tmp_path: Path) -> Make:
     return make
 
 
-# Counts: the header is a hint
+# Counts: headers are only hints
 
 
 def test_a_losslessly_trimmed_file_has_the_frames_that_a_viewer_sees() -> None:
-    """93 packets, 12 of them visible, and the key frame in front of them is needed but not shown."""
+    """It has 93 packets, 12 of them visible. The key frame before them is needed but not shown."""
     frames = telecine.load(CLIPS["trimmed.mp4"].path(), num_frames=32)
     assert frames.info.num_frames == len(frames) == 12
     assert numbers(frames) == [*range(81, 92), 93]
@@ -64,7 +63,7 @@ def test_a_losslessly_trimmed_file_has_the_frames_that_a_viewer_sees() -> None:
 
 @pytest.mark.parametrize("name", ["wrong_count.avi", "truncated.mp4", "truncated.avi", "truncated.ts", "truncated.mkv"])
 @pytest.mark.parametrize("options", [{}, {"num_frames": 8}, {"fps": 10.0}])
-def test_a_header_that_promises_more_gives_what_there_is(name: str, options: dict[str, Any]) -> None:
+def test_a_header_with_too_many_frames_gives_the_frames_of_the_packets(name: str, options: dict[str, Any]) -> None:
     """Indices, times and losses add up, and no sample is after the end."""
     clip = CLIPS[name]
     frames = telecine.load(clip.path(), **options)
@@ -77,14 +76,14 @@ def test_a_header_that_promises_more_gives_what_there_is(name: str, options: dic
 @pytest.mark.parametrize("name", ["one_frame.mp4", "two_frames.mp4", "trimmed.mp4", "colour_untagged.mp4"])
 @pytest.mark.parametrize("options", [{"num_frames": 32}, {"fps": 60.0}, {"fps": 30.0, "num_frames": 32}])
 def test_a_clip_shorter_than_the_request_is_returned_whole_and_once(name: str, options: dict[str, Any]) -> None:
-    """The lesser of wanted and available, without padding."""
+    """The result has as many frames as the clip, without padding."""
     frames = telecine.load(CLIPS[name].path(), **options)
     assert frames.indices.tolist() == list(range(CLIPS[name].num_frames))
 
 
 @pytest.mark.parametrize("name", ["no_duration.webm", "no_stream_duration.webm", "wmv2_pipe.asf", "fragmented.mp4"])
 def test_a_header_without_count_and_duration_is_replaced_by_a_scan(name: str) -> None:
-    """Exact, where header arithmetic would give nothing or a negative count."""
+    """Arithmetic on the header would give no count, or a negative one."""
     info = telecine.probe(CLIPS[name].path())
     assert info.num_frames == 60
     assert info.average_fps == pytest.approx(30, rel=2e-3)
@@ -94,7 +93,7 @@ def test_a_header_without_count_and_duration_is_replaced_by_a_scan(name: str) ->
 @pytest.mark.parametrize("value", [0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
 @pytest.mark.parametrize("box", [b"mvhd", b"tkhd", b"mdhd"])
 def test_a_nonsense_duration_in_an_mp4_header_changes_nothing(box: bytes, value: int) -> None:
-    """Zero, negative, absurd or unknown."""
+    """The values are zero, negative, huge or unknown."""
     data = bytearray(CLIPS["base.mp4"].bytes())
     struct.pack_into(">I", data, data.index(box) + 4 + {b"mvhd": 16, b"tkhd": 20, b"mdhd": 16}[box], value)
     frames = telecine.load(bytes(data), num_frames=4)
@@ -104,14 +103,14 @@ def test_a_nonsense_duration_in_an_mp4_header_changes_nothing(box: bytes, value:
 
 @pytest.mark.parametrize("count", [0, 1, 59, 61, 10**6, 0x7FFFFFFF, 0xFFFFFFFF])
 def test_a_nonsense_count_in_an_avi_header_changes_nothing(count: int) -> None:
-    """Also a count that is too small hides no frame."""
+    """A count that is too small hides no frame either."""
     data = byte_edits.claim_frames(CLIPS["mpeg4.avi"].bytes(), count)
     info = telecine.probe(data)
     assert (info.num_frames, info.average_fps, info.duration) == (60, 30.0, 2.0)
 
 
 @pytest.mark.parametrize(("rate", "scale"), [(0, 0), (0, 1), (1, 0), (0xFFFFFFFF, 1), (1, 0xFFFFFFFF)])
-def test_a_nonsense_rate_in_an_avi_header_is_survived(rate: int, scale: int) -> None:
+def test_a_nonsense_rate_in_an_avi_header_does_not_fail(rate: int, scale: int) -> None:
     """All frames are returned; a rate without a known frame duration may be refused as too long."""
     data = bytearray(CLIPS["mpeg4.avi"].bytes())
     struct.pack_into("<II", data, data.index(b"vids") + 20, scale, rate)
@@ -132,14 +131,14 @@ def test_packets_without_presentation_times_start_at_zero() -> None:
     assert any("rebuilt" in note for note in frames.report.notes)
 
 
-def test_damage_is_named_and_never_filled_with_a_neighbour() -> None:
+def test_a_damaged_frame_is_lost_and_not_replaced_by_a_neighbour() -> None:
     """FFmpeg itself shows frame 14 as a copy of frame 12."""
     frames = telecine.load(CLIPS["noise_disposable.mp4"].path(), indices=[12, 13, 14, 15])
     assert numbers(frames) == frames.indices.tolist() == [12, 13, 15]
     assert frames.report.lost == (14,)
 
 
-def test_damage_does_not_reach_over_the_next_key_frame() -> None:
+def test_damage_ends_at_the_next_key_frame() -> None:
     """A corrupt packet contains a parameter set, which the decoder would use for all later packets."""
     data = bytearray(CLIPS["base.mp4"].bytes())
     with av.open(str(CLIPS["base.mp4"].path())) as container:
@@ -157,8 +156,8 @@ def test_damage_does_not_reach_over_the_next_key_frame() -> None:
     assert np.array_equal(frames.data, whole.data[frames.indices])
 
 
-def test_a_damaged_motion_jpeg_picture_is_lost_and_not_completed_from_another() -> None:
-    """FFmpeg would fill what is missing with whatever stood in its buffer."""
+def test_a_damaged_motion_jpeg_picture_is_lost_and_not_completed_from_another_one() -> None:
+    """FFmpeg would fill the missing area with the previous content of its buffer."""
     path = CLIPS["mjpeg.avi"].path()
     data = bytearray(path.read_bytes())
     with av.open(str(path)) as container:
@@ -180,8 +179,8 @@ NOTHING = {
 
 @pytest.mark.parametrize("name", NOTHING)
 @pytest.mark.parametrize("verb", [telecine.probe, telecine.load])
-def test_what_holds_no_video_is_one_clear_error(name: str, verb: Callable[[bytes], object]) -> None:
-    """A bad request, and a ValueError, which serving engines answer with status 400."""
+def test_data_without_a_video_raises_one_error_of_the_right_class(name: str, verb: Callable[[bytes], object]) -> None:
+    """It is a ValueError, which serving engines answer with status 400."""
     data, message = NOTHING[name]
     with pytest.raises(telecine.SourceError, match=message) as caught:
         verb(data)
@@ -191,8 +190,8 @@ def test_what_holds_no_video_is_one_clear_error(name: str, verb: Callable[[bytes
 @pytest.mark.parametrize(
     "name", ["base.mp4", "hevc.mkv", "vp9_altref.webm", "vp8_plain.webm", "av1_aom.mp4", "mpeg4.avi"]
 )
-def test_a_video_of_which_nothing_decodes_is_an_error_and_no_empty_answer(name: str) -> None:
-    """The packets are there, so that a count from the header would look right."""
+def test_a_video_without_a_decodable_frame_raises_and_does_not_give_an_empty_result(name: str) -> None:
+    """Its packets exist, so the number of frames looks right."""
     data = bytearray(CLIPS[name].bytes())
     with av.open(str(CLIPS[name].path())) as container:
         places = [(p.pos, p.size) for p in container.demux(video=0) if p.size]
@@ -208,21 +207,21 @@ def test_a_video_of_which_nothing_decodes_is_an_error_and_no_empty_answer(name: 
 
 
 @pytest.mark.parametrize("name", ["long.mp4", "h264_long_gop.mp4", "no_duration.webm", "offset.ts", "mpeg4.avi"])
-def test_samples_of_a_clip_with_few_key_frames_are_not_its_key_frames(name: str) -> None:
-    """Eight different frames, each the one it is called."""
+def test_samples_of_a_clip_with_few_key_frames_are_the_frames_asked_for(name: str) -> None:
+    """They are eight different frames, not copies of key frames."""
     frames = telecine.load(CLIPS[name].path(), num_frames=8)
     assert numbers(frames) == frames.indices.tolist()
     assert len(set(frames.indices.tolist())) == 8
 
 
 def test_dense_sampling_never_decodes_a_packet_twice() -> None:
-    """One pass for increasing targets, however long the decode range."""
+    """Ascending targets need one pass, however long the decode range is."""
     frames = telecine.load(CLIPS["long.mp4"].path(), indices=list(range(0, 120, 3)))
     assert frames.report.packets_fed <= frames.report.packets_total == 120
 
 
 def test_the_order_of_a_request_does_not_change_its_frames(make: Make) -> None:
-    """HEVC with a key frame every three: late, then early, then shuffled, is what one pass gives."""
+    """HEVC with a key frame every three: late, early and shuffled indices give the frames of one pass."""
     parameters = "log-level=none:pools=none:frame-threads=1:keyint=3:min-keyint=3:scenecut=0"
     path = make("g3.mp4", f"-f lavfi -i testsrc2=s=64x64:r=30 -frames:v 161 -c:v libx265 -x265-params {parameters}")
     whole = telecine.load(path)
@@ -263,7 +262,7 @@ def test_each_frame_is_found_by_its_own_time(name: str) -> None:
 # Rates and times
 
 
-def test_uneven_times_are_the_true_ones() -> None:
+def test_times_of_a_variable_rate_are_the_true_ones() -> None:
     """Index / average rate would say 2.45 s for the frame at 1 s."""
     frames = telecine.load(CLIPS["vfr.mp4"].path())
     assert frames.info.variable_frame_rate
@@ -299,7 +298,7 @@ def test_times_at_and_behind_the_end_are_the_last_frame(name: str) -> None:
     assert frames.indices.tolist() == [info.num_frames - 1] * 4 + [0] * 2
 
 
-def test_missing_times_are_rebuilt_and_that_is_told() -> None:
+def test_missing_times_are_rebuilt_and_the_report_says_so() -> None:
     """Seven of eight pictures of this transport stream have none."""
     frames = telecine.load(CLIPS["few_times.ts"].path())
     np.testing.assert_allclose(frames.timestamps, np.arange(60) / 30, atol=1e-3)
@@ -315,14 +314,14 @@ def test_times_are_those_of_the_video_and_not_of_the_sound() -> None:
     assert (mixed.info.stream_index, numbers(mixed)) == (1, [30])
 
 
-# What the model is told
+# Metadata for processors
 
 KEYS = {"total_num_frames", "fps", "width", "height", "duration", "video_backend", "frames_indices"}
 """The fields of ``transformers.video_utils.VideoMetadata``."""
 
 
-def test_metadata_is_what_the_processors_take() -> None:
-    """Every field, plain numbers, and no second sampling."""
+def test_metadata_has_the_fields_that_processors_take() -> None:
+    """Values are plain numbers, and processors are told not to sample again."""
     frames = telecine.load(CLIPS["rotated90.mp4"].path(), num_frames=4)
     metadata = frames.metadata()
     assert metadata.keys() == KEYS | {"do_sample_frames"}
@@ -333,7 +332,7 @@ def test_metadata_is_what_the_processors_take() -> None:
     assert metadata["total_num_frames"] == 30
 
 
-def test_the_rate_of_the_source_is_told_and_not_that_of_the_sampling() -> None:
+def test_metadata_has_the_rate_of_the_source_and_not_that_of_the_sampling() -> None:
     """Indices are absolute, so index / fps is the true time."""
     frames = telecine.load(CLIPS["base.mp4"].path(), fps=2)
     metadata = frames.metadata()
@@ -345,26 +344,26 @@ def test_the_rate_of_the_source_is_told_and_not_that_of_the_sampling() -> None:
 
 @pytest.mark.parametrize("name", ["vfr.mp4", "screen.mkv", "gif.gif", "trimmed.mp4", "truncated.ts"])
 @pytest.mark.parametrize("options", [{}, {"num_frames": 5}])
-def test_index_over_fps_is_the_true_time_where_the_rate_varies(name: str, options: dict[str, Any]) -> None:
-    """On a virtual constant timeline, to half a millisecond, and inside its own total."""
+def test_index_over_fps_is_the_true_time_if_the_rate_varies(name: str, options: dict[str, Any]) -> None:
+    """Metadata has a virtual constant timeline, exact to half a millisecond."""
     frames = telecine.load(CLIPS[name].path(), **options)
     assert frames.info.variable_frame_rate
     metadata = frames.metadata()
-    told = np.array(metadata["frames_indices"]) / metadata["fps"]
-    np.testing.assert_allclose(told, frames.timestamps, atol=0.5e-3)
+    times = np.array(metadata["frames_indices"]) / metadata["fps"]
+    np.testing.assert_allclose(times, frames.timestamps, atol=0.5e-3)
     assert metadata["frames_indices"][-1] < metadata["total_num_frames"]
     assert metadata["total_num_frames"] / metadata["fps"] == pytest.approx(metadata["duration"], abs=2e-3)
 
 
-def test_two_clips_keep_their_own_labels() -> None:
-    """Nothing of one request stays for the next."""
+def test_metadata_of_two_clips_is_independent() -> None:
+    """A request leaves no state for the next one."""
     first, second = (telecine.load(CLIPS[name].path(), num_frames=3) for name in ("film.mp4", "gif.gif"))
     assert first.metadata()["fps"] == pytest.approx(24000 / 1001)
     assert second.metadata()["fps"] == pytest.approx(10)
 
 
-def test_rate_and_cap_together_are_one_choice() -> None:
-    """The cap spreads the frames over the clip; it does not cut them off, nor are they chosen twice."""
+def test_max_frames_spreads_the_frames_of_fps_over_the_whole_clip() -> None:
+    """It does not cut them off."""
     frames = telecine.load(CLIPS["h264_long_gop.mp4"].path(), fps=10, max_frames=5)
     assert len(frames) == 5
     assert frames.indices[0] == 0 and frames.indices[-1] > 90
@@ -372,7 +371,7 @@ def test_rate_and_cap_together_are_one_choice() -> None:
 
 
 def test_the_time_of_the_last_frame_is_not_the_duration(make: Make) -> None:
-    """Ten frames, one a second: the last begins at 9 s and ends at 10 s."""
+    """Of ten frames, one a second, the last begins at 9 s and ends at 10 s."""
     path = make("slow.mp4", "-f lavfi -i testsrc2=s=96x64:r=1 -frames:v 10 -c:v libx264 -pix_fmt yuv420p")
     frames = telecine.load(path)
     assert frames.timestamps[-1] == 9.0
@@ -381,8 +380,8 @@ def test_the_time_of_the_last_frame_is_not_the_duration(make: Make) -> None:
 
 
 @pytest.mark.parametrize(("total", "wanted"), [(15, 13), (10, 20), (15, 15), (25, 4), (9, 16), (2, 1), (60, 59)])
-def test_a_count_gives_exactly_so_many_increasing_indices(total: int, wanted: int) -> None:
-    """The lesser of the two numbers, none twice."""
+def test_num_frames_gives_exactly_that_many_ascending_indices(total: int, wanted: int) -> None:
+    """A shorter clip gives all its frames once."""
     frames = telecine.load(CLIPS["base.mp4"].path(), num_frames=wanted, end=total / 30)
     assert len(frames) == min(total, wanted)
     assert (np.diff(frames.indices) > 0).all()
@@ -392,12 +391,12 @@ def test_a_count_gives_exactly_so_many_increasing_indices(total: int, wanted: in
 @pytest.mark.parametrize("fps", [1.0, 0.1, 1e-6])
 @pytest.mark.parametrize("name", ["one_frame.mp4", "two_frames.mp4", "trimmed.mp4"])
 def test_a_clip_shorter_than_one_sampling_step_gives_a_frame(name: str, fps: float) -> None:
-    """Duration times rate rounds to zero here."""
+    """Duration times rate rounds to zero."""
     assert telecine.load(CLIPS[name].path(), fps=fps).indices.tolist() == [0]
 
 
 def test_options_that_contradict_each_other_are_refused_by_name() -> None:
-    """Not silently resolved."""
+    """None of them wins silently."""
     with pytest.raises(telecine.OptionsError, match="fps does not go with indices"):
         telecine.load(CLIPS["base.mp4"].path(), indices=[0], fps=2)
     with pytest.raises(telecine.OptionsError, match="num_frames is -1"):
@@ -414,7 +413,7 @@ def test_options_that_contradict_each_other_are_refused_by_name() -> None:
 @pytest.mark.parametrize("turn", [90, 180, 270])
 @pytest.mark.parametrize("kind", ["mp4", "mkv"])
 def test_a_display_matrix_is_applied_once(turn: int, kind: str) -> None:
-    """Size, number and pixels are those that a viewer sees."""
+    """Size, number and pixels are those of the displayed picture."""
     clip = CLIPS[f"rotated{turn}.{kind}"]
     frames = telecine.load(clip.path(), num_frames=4)
     assert (frames.info.rotation, frames.info.width, frames.info.height) == (turn, clip.width, clip.height)
@@ -423,7 +422,7 @@ def test_a_display_matrix_is_applied_once(turn: int, kind: str) -> None:
 
 
 def test_a_matrix_written_into_the_track_header_turns_clockwise(tmp_path: Path) -> None:
-    """As phones write it: (0, 1, -1, 0) in 16.16, with the translation that keeps the picture in view."""
+    """Phones write (0, 1, -1, 0) in 16.16 fixed point, with a translation that keeps the picture in view."""
     data = bytearray(CLIPS["base.mp4"].bytes())
     at = data.index(b"tkhd") + 4 + 40
     struct.pack_into(">9i", data, at, 0, 65536, 0, -65536, 0, 0, 64 << 16, 0, 0x40000000)
@@ -438,7 +437,7 @@ def test_a_matrix_written_into_the_track_header_turns_clockwise(tmp_path: Path) 
 
 @pytest.mark.parametrize("name", EXPECTED_COLOURS)
 def test_matrix_and_range_are_those_of_the_tags(name: str) -> None:
-    """A wrong matrix or range is at least 8 off in one channel; ffmpeg agrees within the rule."""
+    """A wrong matrix or range differs by at least 8 in one channel."""
     frames = telecine.load(CLIPS[name].path())
     expected = np.array(EXPECTED_COLOURS[name])
     assert np.abs(frames.data.astype(np.int16) - expected).max() <= 6
@@ -446,8 +445,8 @@ def test_matrix_and_range_are_those_of_the_tags(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["odd.webm", "odd_444.mp4"])
-def test_odd_sizes_come_out_exact(name: str) -> None:
-    """No padding to even numbers, with and without a resize."""
+def test_odd_sizes_are_exact(name: str) -> None:
+    """They are not padded to even numbers, with a resize or without."""
     frames = telecine.load(CLIPS[name].path(), num_frames=3)
     assert frames.data.shape == (3, 63, 95, 3)
     assert telecine.load(CLIPS[name].path(), num_frames=2, size=(33, 47)).data.shape == (2, 33, 47, 3)
@@ -459,7 +458,7 @@ def _edges(frames: npt.NDArray[np.uint8]) -> npt.NDArray[np.int16]:
 
 @pytest.mark.parametrize("width", [828, 95, 1366, 1001])
 def test_the_outermost_columns_are_right_at_every_width(make: Make, width: int) -> None:
-    """Widths that fill no vector register: neither noise nor a green last column, in this process or another."""
+    """At widths that fill no vector register, a decoder or converter may leave noise or a green column."""
     pixels = "yuv444p" if width % 2 else "yuv420p"
     path = make("edges.mp4", f"-f lavfi -i testsrc2=s={width}x64 -frames:v 4 -c:v libx264 -qp 4 -pix_fmt {pixels}")
     frames = telecine.load(path)
@@ -470,7 +469,7 @@ def test_the_outermost_columns_are_right_at_every_width(make: Make, width: int) 
 
 
 def test_coded_rows_outside_the_picture_are_cropped(make: Make) -> None:
-    """1080 rows are coded as 1088."""
+    """1080 rows are coded as 1088 rows."""
     path = make(
         "hd.mp4", "-f lavfi -i testsrc2=s=1920x1080 -frames:v 2 -c:v libx264 -preset ultrafast -pix_fmt yuv420p"
     )
@@ -479,8 +478,8 @@ def test_coded_rows_outside_the_picture_are_cropped(make: Make) -> None:
     assert np.abs(frames.data[:, -8:].astype(np.int16) - reference_frames(path)[:, -8:]).max() <= 2
 
 
-def test_fields_are_woven_into_frames() -> None:
-    """30 frames and not 60, and the header's word is passed on."""
+def test_both_fields_of_interlaced_video_are_interleaved_in_one_frame() -> None:
+    """The clip has 30 frames, not 60, and info says that it is interlaced."""
     info = telecine.probe(CLIPS["interlaced.mp4"].path())
     assert (info.num_frames, info.interlaced) == (30, True)
     assert telecine.probe(CLIPS["h264_mbaff.mp4"].path()).interlaced
@@ -497,15 +496,15 @@ def test_a_size_change_in_mid_stream_gives_one_size() -> None:
     assert np.array_equal(late.data, frames.data[[45, 5]])
 
 
-def test_an_animated_gif_has_its_own_delays() -> None:
-    """Ten pictures a tenth of a second apart, then ten at three tenths."""
+def test_times_of_an_animated_gif_are_its_own_delays() -> None:
+    """Ten pictures last 0.1 s each, then ten 0.3 s each."""
     frames = telecine.load(CLIPS["gif.gif"].path())
     assert frames.timestamps[[9, 10, 11, 19]].tolist() == pytest.approx([0.9, 1.0, 1.3, 3.7])
     assert np.abs(frames.data.astype(np.int16) - CLIPS["gif.gif"].reference().frames).max() <= 2
 
 
 def test_clips_of_one_coded_size_do_not_share_a_crop() -> None:
-    """532 and then 530 rows, both coded as 544."""
+    """532 and 530 rows are both coded as 544 rows."""
     alone = telecine.load(CLIPS["twin530.mp4"].path(), num_frames=3)
     telecine.load(CLIPS["twin532.mp4"].path(), num_frames=3)
     after = telecine.load(CLIPS["twin530.mp4"].path(), num_frames=3)
@@ -517,7 +516,7 @@ def test_clips_of_one_coded_size_do_not_share_a_crop() -> None:
 
 
 def test_cover_art_is_not_the_video(make: Make) -> None:
-    """Not even if it is stream 0; and audio with a cover is no video."""
+    """It is not, even if it is stream 0. Audio with a cover has no video."""
     frames = telecine.load(CLIPS["cover_first.mp4"].path(), num_frames=4)
     assert (frames.info.stream_index, frames.info.num_frames, frames.info.codec) == (1, 60, "h264")
     assert numbers(frames) == frames.indices.tolist()
@@ -529,14 +528,14 @@ def test_cover_art_is_not_the_video(make: Make) -> None:
             telecine.load(make(name, f"{art} {codec}"))
 
 
-def test_an_mp4_file_without_its_index_is_called_incomplete() -> None:
-    """It is written last by default, so every interrupted upload looks like this."""
+def test_the_error_for_an_mp4_file_without_its_index_calls_it_incomplete() -> None:
+    """The index is written last by default, so an interrupted upload has none."""
     with pytest.raises(telecine.SourceError, match=r"incomplete MP4 file: its index \(moov\) is missing"):
         telecine.load(CLIPS["no_moov.mp4"].path())
 
 
 def test_a_media_data_box_of_64_bits_is_read() -> None:
-    """The long form of a box's size, as large recorders write it."""
+    """Recorders write this form of the size for large files."""
     data = CLIPS["base.mp4"].bytes()
     free = data.index(b"free") - 4  # in front of mdat, and as long as the long form is longer
     assert data[free + 12 : free + 16] == b"mdat"
@@ -545,8 +544,8 @@ def test_a_media_data_box_of_64_bits_is_read() -> None:
     assert numbers(telecine.load(wide, num_frames=4)) == numbers(telecine.load(data, num_frames=4))
 
 
-def test_a_file_cut_within_its_first_frames_crashes_nothing(tmp_path: Path) -> None:
-    """In a child, for what is feared is a crash and not an error."""
+def test_a_file_cut_within_its_first_frames_does_not_crash_the_process(tmp_path: Path) -> None:
+    """A child process loads it, because a crash would end the tests."""
     (tmp_path / "whole.mp4").write_bytes(CLIPS["part_faststart.mp4"].bytes())
     code = """
         import sys, telecine
@@ -562,21 +561,21 @@ def test_a_file_cut_within_its_first_frames_crashes_nothing(tmp_path: Path) -> N
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_pointer_to_a_video_is_called_by_its_name() -> None:
-    """A clone without Git-LFS has a pointer in place of the file."""
+def test_the_error_for_a_git_lfs_pointer_names_git_lfs() -> None:
+    """A clone without Git-LFS has pointers in place of files."""
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
     with pytest.raises(telecine.SourceError, match="Git-LFS pointer"):
         telecine.load(pointer)
 
 
-def test_sound_alone_is_called_by_its_streams() -> None:
-    """No index error about a list of no streams."""
+def test_the_error_for_audio_alone_names_its_streams() -> None:
+    """It is no IndexError for an empty list of video streams."""
     with pytest.raises(telecine.NoVideoError, match=re.escape("no video stream (streams: audio aac)")):
         telecine.probe(CLIPS["audio.mp4"].path())
 
 
 def test_of_two_videos_the_default_one_is_chosen_and_reported(make: Make) -> None:
-    """Without a mark the first; with a mark that one."""
+    """Without the default flag it is the first one."""
     first = telecine.load(CLIPS["two_videos.mkv"].path(), num_frames=2)
     assert (first.info.stream_index, first.info.width) == (0, 96)
     source = CLIPS["two_videos.mkv"].path()
@@ -586,8 +585,8 @@ def test_of_two_videos_the_default_one_is_chosen_and_reported(make: Make) -> Non
     assert numbers(second) == [1000, 1059]
 
 
-def test_streams_that_appear_in_the_middle_disturb_nothing(make: Make) -> None:
-    """A transport stream may announce others at any time; two recordings joined are enough."""
+def test_streams_that_appear_in_mid_stream_change_nothing(make: Make) -> None:
+    """A transport stream may announce others at any time, as in two joined recordings."""
     # more than FFmpeg looks at when it opens a file, on both sides: it reads the end as well
     picture = "-f lavfi -i testsrc2=s=352x288:r=30"
     alone = make("alone.ts", f"{picture} -frames:v 300 -c:v mpeg2video -q:v 1 -g 1").read_bytes()
@@ -598,13 +597,12 @@ def test_streams_that_appear_in_the_middle_disturb_nothing(make: Make) -> None:
 
 @pytest.mark.parametrize("name", ["h264_raw.h264", "hevc_raw.hevc"])
 def test_an_elementary_stream_is_read_like_any_file(name: str) -> None:
-    """There is no container to seek in, nor a time on any packet."""
+    """It has no container to seek in, and its packets have no times."""
     frames = telecine.load(CLIPS[name].path(), indices=[50, 3])
     assert numbers(frames) == [50, 3]
 
 
-def test_av1_is_decoded_in_software() -> None:
-    """And is silent about hardware that is not there."""
+def test_av1_is_decoded_in_software_without_messages_about_hardware() -> None:
     code = """
         import sys, telecine
         print(telecine.load(sys.argv[1], num_frames=3).indices.tolist())
@@ -615,7 +613,7 @@ def test_av1_is_decoded_in_software() -> None:
 
 @pytest.mark.parametrize("mime", ["video/mp4", "video/jpeg", "image/png", "application/octet-stream", "", "nonsense"])
 def test_the_declared_type_of_a_data_url_does_not_matter(mime: str) -> None:
-    """The bytes say what they are."""
+    """The bytes decide."""
     text = base64.b64encode(CLIPS["base.mp4"].bytes()).decode()
     assert len(telecine.load(f"data:{mime};base64,{text}", num_frames=2)) == 2
 
@@ -624,7 +622,7 @@ def test_the_declared_type_of_a_data_url_does_not_matter(mime: str) -> None:
 
 
 def test_peak_memory_does_not_grow_with_the_length(tmp_path: Path) -> None:
-    """The frames of this clip are 690 MB; eight of them are 2 MB."""
+    """All frames of the clip are 690 MB, eight of them 2 MB."""
     options = (
         "-f lavfi -i testsrc2=s=320x240:r=30 -frames:v 3000 -c:v libx264 -preset ultrafast -g 250 -pix_fmt yuv420p"
     )
@@ -673,8 +671,8 @@ def test_two_thousand_opened_videos_leave_nothing_behind() -> None:
     assert (descriptors, threads) == (0, 0)
 
 
-def test_requests_at_the_same_time_do_not_mix() -> None:
-    """Sixteen at once, of several codecs, all with threads of their own."""
+def test_sixteen_requests_at_the_same_time_get_their_own_frames() -> None:
+    """They have several codecs, and decoder threads of their own."""
     names = ["hevc.mp4", "h264_pyramid.mp4", "vp9_altref.webm", "av1_svt.mp4"] * 4
     started = time.monotonic()
     with ThreadPoolExecutor(8) as pool:
@@ -684,8 +682,8 @@ def test_requests_at_the_same_time_do_not_mix() -> None:
         assert numbers(answer) == answer.indices.tolist()
 
 
-def test_a_decode_that_is_left_in_the_middle_does_not_hold_the_process() -> None:
-    """The decoder's threads end with the request, and the interpreter exits at once."""
+def test_the_interpreter_exits_at_once_after_a_decode_that_was_cancelled() -> None:
+    """The threads of the decoder end with the request."""
     code = """
         import sys, telecine
         from telecine.deadline import Deadline
@@ -705,20 +703,20 @@ def test_a_decode_that_is_left_in_the_middle_does_not_hold_the_process() -> None
 
 
 @pytest.mark.parametrize("order", ["import cv2, telecine", "import telecine, cv2", "import av, telecine"])
-def test_the_order_of_imports_does_not_matter(order: str) -> None:
-    """Libraries that bring an FFmpeg of their own live in the same process."""
+def test_telecine_works_whatever_library_with_ffmpeg_is_imported_first(order: str) -> None:
+    """Libraries that bundle an FFmpeg of their own are in the same process."""
     done = run_python(f"{order}\nimport sys\nprint(len(telecine.load(sys.argv[1])))", CLIPS["hevc.mp4"].path())
     assert (done.stdout.strip(), done.returncode) == ("60", 0), done.stderr
 
 
-def test_importing_starts_nothing_and_brings_in_no_decoder() -> None:
+def test_importing_starts_no_thread_and_imports_no_decoder() -> None:
     """A failing decoder library affects only its own backend, and a fork right after the import is safe."""
     code = """
         import os, sys, telecine
         heavy = {"av", "cv2", "torch", "numpy.f2py", "PIL", "httpx"} & set(sys.modules)
         print(sorted(heavy), len(os.listdir("/proc/self/task")))
     """
-    # NumPy's own library starts threads for linear algebra unless told not to
+    # NumPy's own library starts threads for linear algebra unless a variable forbids it
     done = run_python("import os\nos.environ['OPENBLAS_NUM_THREADS'] = '1'\n" + _dedented(code))
     assert done.stdout.split() == ["[]", "1"], done.stderr
 
@@ -727,7 +725,7 @@ def _dedented(code: str) -> str:
     return "\n".join(line.removeprefix(" " * 8) for line in code.splitlines())
 
 
-def test_a_source_opened_before_a_fork_is_read_right_in_both_children() -> None:
+def test_a_source_opened_before_a_fork_is_readable_in_both_children() -> None:
     """Bytes in memory and mapped files have no offset that processes could share."""
     code = """
         import multiprocessing, sys, zlib, telecine
@@ -755,8 +753,7 @@ def test_a_source_opened_before_a_fork_is_read_right_in_both_children() -> None:
         assert done.stdout.strip() == "True [0, 0]", done.stderr
 
 
-def test_a_handler_box_of_nonsense_hides_no_stream() -> None:
-    """An unterminated name in the field that players print."""
+def test_an_unterminated_name_in_the_handler_box_hides_no_stream() -> None:
     data = replace_box(
         CLIPS["base.mp4"].bytes(),
         [b"moov", b"trak", b"mdia", b"hdlr"],
@@ -766,8 +763,7 @@ def test_a_handler_box_of_nonsense_hides_no_stream() -> None:
 
 
 @pytest.mark.parametrize("ratio", [Fraction(4, 3)])
-def test_pixels_that_are_not_square_are_told_and_not_stretched(ratio: Fraction) -> None:
-    """The frames stay as stored."""
+def test_non_square_pixels_are_reported_and_not_resampled(ratio: Fraction) -> None:
     frames = telecine.load(CLIPS["wide.mp4"].path(), num_frames=2)
     assert frames.info.sample_aspect_ratio == ratio
     assert frames.data.shape[1:3] == (64, 96)

@@ -14,7 +14,6 @@ from telecine.limits import Limits
 
 
 def test_negative_limit_is_refused_by_name() -> None:
-    """The message names it."""
     with pytest.raises(OptionsError, match="max_frames is -1"):
         Limits(max_frames=-1)
     assert Limits(max_frames=0).max_frames == 0
@@ -23,7 +22,7 @@ def test_negative_limit_is_refused_by_name() -> None:
 @pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
 @pytest.mark.parametrize("value", [math.nan, "x", None, np.array([1]), b"1", 1j, -math.inf, -(10**400)], ids=repr)
 def test_limit_that_is_no_comparable_number_is_refused(name: str, value: Any) -> None:
-    """Nothing is ever more than a NaN: as a limit it would allow everything."""
+    """No number is larger than NaN, so as a limit it would allow everything."""
     with pytest.raises(OptionsError, match=rf"limits: {name} is .*; it must be "):
         Limits(**{name: value})
 
@@ -31,7 +30,7 @@ def test_limit_that_is_no_comparable_number_is_refused(name: str, value: Any) ->
 @pytest.mark.parametrize("name", ["max_bytes", "max_pixels", "max_packets", "max_frames", "max_redirects"])
 @pytest.mark.parametrize("value", [2.5, 2.0, True, math.inf])
 def test_limit_of_a_count_must_be_a_whole_number(name: str, value: Any) -> None:
-    """``range`` and slices take no other."""
+    """``range`` and slices take no others."""
     with pytest.raises(OptionsError, match="a whole number from 0 on"):
         Limits(**{name: value})
 
@@ -39,20 +38,20 @@ def test_limit_of_a_count_must_be_a_whole_number(name: str, value: Any) -> None:
 @pytest.mark.parametrize("name", ["connect_timeout", "read_timeout"])
 @pytest.mark.parametrize("value", [math.inf, 1e7, 10**400])
 def test_network_timeout_above_the_socket_limit_is_refused(name: str, value: Any) -> None:
-    """It counts milliseconds in 31 bits."""
+    """Sockets count milliseconds in 31 bits."""
     with pytest.raises(OptionsError, match="from 0 to 1000000"):
         Limits(**{name: value})
 
 
 def test_permission_must_be_true_or_false() -> None:
-    """1 and "no" are true to Python, too."""
+    """1 and "no" are true in Python, too."""
     for value in (1, "no", 0):
         with pytest.raises(OptionsError, match=r"allow_private_hosts is .*True or False"):
             Limits(allow_private_hosts=value)  # type: ignore[arg-type]
 
 
 def test_numpy_limits_become_python_numbers() -> None:
-    """A product of NumPy's would overflow."""
+    """A product of NumPy numbers could overflow."""
     limits = Limits(max_pixels=np.int64(2**40), max_seconds=np.float32(2), max_frames=np.uint8(7))  # type: ignore[arg-type]
     assert limits == Limits(max_pixels=2**40, max_seconds=2.0, max_frames=7)
     assert [type(value) for value in (limits.max_pixels, limits.max_seconds, limits.max_frames)] == [int, float, int]
@@ -60,7 +59,7 @@ def test_numpy_limits_become_python_numbers() -> None:
 
 
 def test_limits_of_accepts_limits_or_none() -> None:
-    """None stands for the defaults, and nothing else does."""
+    """None means the defaults; other values are refused."""
     limits = Limits(max_frames=3)
     assert Limits.of(limits) is limits
     assert Limits.of(None) == Limits()

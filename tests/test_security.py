@@ -1,4 +1,4 @@
-"""Bytes from strangers open nothing, take no more than the limits allow, and are never quoted."""
+"""Untrusted input opens no files, takes no more than the limits allow, and is never quoted."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def jpeg() -> bytes:
 
 @pytest.fixture(scope="module")
 def canaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of files that hostile bytes would like to have opened."""
+    """A folder of files that hostile input names."""
     folder = tmp_path_factory.mktemp("canaries")
     (folder / "sub").mkdir()
     for name in ("base.mp4", "sub/base.mp4", "000.png", "001.png", "seg0.ts"):
@@ -117,7 +117,7 @@ FFCONCAT = "ffconcat version 1.0\nfile base.mp4\n"
 
 
 def posing(canaries: Path, jpeg: bytes) -> dict[str, bytes]:
-    """Bytes that pose as something which names other files and addresses."""
+    """Return hostile input that names other files and addresses, by format."""
     there, web = canaries / "base.mp4", "http://127.0.0.1:9/x.ts"
     texts = {
         "ffconcat": FFCONCAT,
@@ -198,9 +198,9 @@ def jailed(cases: dict[str, bytes], folder: Path, tmp_path: Path, use: str = "te
 def test_input_that_names_files_and_addresses_opens_none(canaries: Path, jpeg: bytes, tmp_path: Path) -> None:
     """Not by Python and not by FFmpeg itself; each is one error, at once."""
     cases = posing(canaries, jpeg)
-    status, told = jailed(cases, canaries, tmp_path)
-    assert status == 0, f"something was opened by: {told[-1][0]}"
-    answers = {answer[0]: answer[1:] for answer in told if len(answer) == 3}
+    status, lines = jailed(cases, canaries, tmp_path)
+    assert status == 0, f"something was opened by: {lines[-1][0]}"
+    answers = {answer[0]: answer[1:] for answer in lines if len(answer) == 3}
     assert answers.keys() == cases.keys()
     for name, (said, seconds) in answers.items():
         assert seconds < 1, name
@@ -213,9 +213,9 @@ def test_seccomp_filter_catches_what_ffmpeg_opens_without_our_options(
     name: str, canaries: Path, jpeg: bytes, tmp_path: Path
 ) -> None:
     """The test above can fail: the same bytes do open files and sockets when FFmpeg gets them as they are."""
-    status, told = jailed({name: posing(canaries, jpeg)[name]}, canaries, tmp_path, use="av")
-    assert status == -31, told  # SIGSYS
-    assert told == [[name]]
+    status, lines = jailed({name: posing(canaries, jpeg)[name]}, canaries, tmp_path, use="av")
+    assert status == -31, lines  # SIGSYS
+    assert lines == [[name]]
 
 
 NAMES = [
@@ -535,10 +535,10 @@ def test_errors_never_quote_the_input(tmp_path: Path) -> None:
                 try:
                     verb(content)
                 except telecine.TelecineError as error:
-                    told: BaseException | None = error
-                    while told is not None:
-                        assert "hunt" not in f"{told}{told.args}", f"case {number}"
-                        told = told.__cause__
+                    shown: BaseException | None = error
+                    while shown is not None:
+                        assert "hunt" not in f"{shown}{shown.args}", f"case {number}"
+                        shown = shown.__cause__
     finally:
         av.logging.set_level(level)
 

@@ -33,7 +33,7 @@ def numbers_of(frames: telecine.Frames) -> list[int]:
 
 
 def load_whole(path: Path, numbers: range | list[int]) -> telecine.Frames:
-    """All frames, which must be these and nothing else."""
+    """Load all frames and check that they have these numbers."""
     frames = telecine.load(path)
     assert numbers_of(frames) == list(numbers)
     assert frames.report.lost == ()
@@ -43,7 +43,7 @@ def load_whole(path: Path, numbers: range | list[int]) -> telecine.Frames:
 
 
 def check_each_alone(path: Path, whole: telecine.Frames) -> None:
-    """A frame that is asked for alone is the one of the whole."""
+    """Check that a frame loaded alone equals that of the whole video."""
     data = path.read_bytes()
     for index in range(whole.info.num_frames):
         alone = telecine.load(data, indices=[index])
@@ -54,7 +54,7 @@ def check_each_alone(path: Path, whole: telecine.Frames) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["h263.avi", "h263.mkv", *(f"{codec}_{lie}.avi" for codec in _AVI_CODECS for lie in ("no_index", "all_key"))],
+    ["h263.avi", "h263.mkv", *(f"{codec}_{fault}.avi" for codec in _AVI_CODECS for fault in ("no_index", "all_key"))],
 )
 def test_decoding_does_not_start_at_wrongly_flagged_key_frames(name: str) -> None:
     """FFmpeg's H.263 parser flags every picture; an AVI file may have no index, or one that is false."""
@@ -150,13 +150,13 @@ def test_leading_b_pictures_after_a_broken_link_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize(("name", "seed"), DAMAGES)
-def test_no_frame_is_wrong_after_bad_reception(name: str, seed: int) -> None:
-    """Decoders conceal what is missing and do not tell; the container does."""
-    sound = telecine.load(clip(name))
+def test_no_frame_is_wrong_in_a_transport_stream_with_missing_packets(name: str, seed: int) -> None:
+    """Decoders conceal missing data without reporting it; the container reports it."""
+    undamaged = telecine.load(clip(name))
     data = damaged(clip(name).read_bytes(), seed)
     whole = telecine.load(data)
     numbers = dict(zip(whole.indices.tolist(), numbers_of(whole), strict=True))
-    assert np.array_equal(whole.data, sound.data[list(numbers.values())])
+    assert np.array_equal(whole.data, undamaged.data[list(numbers.values())])
     assert (np.diff(list(numbers.values())) > 0).all()
     assert whole.report.lost == tuple(sorted(set(range(whole.info.num_frames)) - numbers.keys()))
     for index in range(whole.info.num_frames):
@@ -167,7 +167,7 @@ def test_no_frame_is_wrong_after_bad_reception(name: str, seed: int) -> None:
             continue
         (number,) = numbers_of(alone)
         assert number == numbers.get(index, number)
-        assert np.array_equal(alone.data[0], sound.data[number]), f"frame {index}"
+        assert np.array_equal(alone.data[0], undamaged.data[number]), f"frame {index}"
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_chunks_of_every_clip_have_the_frames_of_load(clip: Clip) -> None:
 
 @pytest.mark.parametrize("clip", [*clips("core"), *clips("damaged"), *clips("open_gop")], ids=str)
 def test_chunks_decoded_group_by_group_have_the_frames_of_load(clip: Clip, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As backends do that keep no decoder open."""
+    """Backends that keep no decoder open decode so."""
     monkeypatch.setattr(PyAVBackend, "decode_chunks", Backend.decode_chunks)
     with telecine.open(clip.path(), threads=1) as video:
         for chunk_frames in (2, 16):
@@ -83,7 +83,7 @@ def test_chunks_of_opencv_have_the_frames_of_load(clip: Clip) -> None:
         assert_chunks_equal_load(video, 4, fps=5)
 
 
-def test_an_opened_video_tells_what_load_tells() -> None:
+def test_info_and_timeline_of_an_opened_video_equal_those_of_load() -> None:
     with telecine.open(CLIP.path()) as video:
         whole = telecine.load(CLIP.path())
         assert video.info == telecine.probe(CLIP.path()) == whole.info
@@ -96,7 +96,7 @@ def test_an_opened_video_tells_what_load_tells() -> None:
         assert set(frames.report.seconds) == {"plan", "decode", "convert"}
 
 
-def test_indexing_gives_frames_as_a_sequence_would() -> None:
+def test_indexing_a_video_follows_the_rules_of_sequences() -> None:
     with telecine.open(CLIP.path()) as video:
         assert (video[7].index, read_number(video[7].image)) == (7, 7)
         assert (video[-1].index, read_number(video[np.int64(-60)].image)) == (59, 0)

@@ -86,7 +86,7 @@ def test_fit_examples(fit: Fit, size: tuple[int, int], expected: tuple[int, int]
     ],
 )
 def test_impossible_fit_is_refused(arguments: dict[str, int]) -> None:
-    """When it is made, not when it is used."""
+    """It is refused when it is made, not when it is used."""
     with pytest.raises(OptionsError, match="cannot be met"):
         Fit(**arguments)
 

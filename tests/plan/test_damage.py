@@ -1,4 +1,4 @@
-"""How damage spreads to later frames."""
+"""Rules for how damage spreads to later frames."""
 
 from __future__ import annotations
 
