@@ -13,7 +13,7 @@ import telecine
 from support.clips import CLIPS
 from telecine import nvdec
 from telecine.backends.registry import BUILT_IN, get_backend
-from telecine.request import BackendOptions, LoadOptions, PolicyName, Request, SamplingOptions
+from telecine.request import BackendOptions, LoadOptions, OpenOptions, PolicyName, Request, SamplingOptions
 from telecine.sampling.policies import KEY_FRAMES, POLICIES
 from telecine.sampling.select import Sampling
 
@@ -38,6 +38,11 @@ def test_the_signature_of_load_shows_every_option_and_its_default() -> None:
     assert list(parameters) == ["source", "timeout", *LoadOptions.__annotations__]
     defaults = {name: each.default for name, each in parameters.items() if each.default not in (None, each.empty)}
     assert defaults == {"errors": "recover", "layout": "NHWC"}
+
+
+@pytest.mark.parametrize("function", [telecine.open, telecine.Video])
+def test_the_signature_of_open_shows_every_option_that_does_not_choose_frames(function: Any) -> None:
+    assert list(inspect.signature(function).parameters) == ["source", "timeout", *OpenOptions.__annotations__]
 
 
 def test_the_docstring_of_load_explains_every_option_but_those_of_one_backend() -> None:

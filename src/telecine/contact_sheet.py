@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from telecine.errors import OptionsError
-from telecine.validation import format_value, to_int
+from telecine.validation import check_int
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -31,32 +31,6 @@ _MAX_SIDE = 65_500
 _FONT_SIZES = range(24, 9, -1)
 _BACKGROUND = (24, 24, 24)
 _TEXT = (225, 225, 225)
-
-
-class _Layout(NamedTuple):
-    """Positions and sizes on the sheet, pixels."""
-
-    columns: int
-    rows: int
-    cell: tuple[int, int]
-    """Width and height of a cell, without its caption."""
-    picture: tuple[int, int]
-    """Width and height of a picture, centred in its cell."""
-    gap: int
-    caption: int
-    """Height of the caption under a picture."""
-    width: int
-
-    @property
-    def height(self) -> int:
-        """Height of the sheet."""
-        return self.rows * (self.cell[1] + self.caption + self.gap) + self.gap
-
-    def corner(self, position: int) -> tuple[int, int]:
-        """Return the upper left corner (x, y) of a cell. The remainder of the division is spread over the gaps."""
-        row, column = divmod(position, self.columns)
-        x = self.gap + column * (self.width - self.gap) // self.columns
-        return x, self.gap + row * (self.cell[1] + self.caption + self.gap)
 
 
 def contact_sheet(
@@ -84,9 +58,9 @@ def contact_sheet(
     from PIL import Image, ImageDraw
 
     captions = [(f"#{index}", f"{timestamp:.3f} s") for index, timestamp in zip(indices, timestamps, strict=True)]
-    _check(images, captions)
-    width = _check_int("width", width, 2 * _MIN_CELL_WIDTH)
-    columns = _choose_columns(images, width) if columns is None else _check_int("columns", columns, 1)
+    _check_images(images, captions)
+    width = check_int("width", width, 2 * _MIN_CELL_WIDTH, _MAX_SIDE)
+    columns = _choose_columns(images, width) if columns is None else check_int("columns", columns, 1, _MAX_SIDE)
     gap = max(2, width // 200)
     cell_width = (width - gap) // columns - gap
     if cell_width < _MIN_CELL_WIDTH:
@@ -95,44 +69,34 @@ def contact_sheet(
             "Choose fewer columns or a wider sheet"
         )
     font, two_lines = _fitting_font(captions, cell_width)
-    texts = ["\n".join(caption) if two_lines else "  ".join(caption) for caption in captions]
     line = sum(font.getmetrics())
-    cell, picture = _fit(images, cell_width, width)
-    caption_height = line * (1 + two_lines) + line // 3
-    layout = _Layout(columns, math.ceil(len(images) / columns), cell, picture, gap, caption_height, width)
-    if layout.height > _MAX_SIDE:
+    size = _picture_size(images, cell_width, width)
+    row_height = size[1] + line * (1 + two_lines) + line // 3 + gap
+    height = math.ceil(len(images) / columns) * row_height + gap
+    if height > _MAX_SIDE:
         raise OptionsError(
-            f"a sheet of {len(images)} frames in {columns} columns would be {layout.height} pixels high; "
+            f"a sheet of {len(images)} frames in {columns} columns would be {height} pixels high; "
             f"it can be {_MAX_SIDE}. Choose more columns, a narrower sheet or fewer frames"
         )
-    sheet = Image.new("RGB", (width, layout.height), _BACKGROUND)
+    sheet = Image.new("RGB", (width, height), _BACKGROUND)
     draw = ImageDraw.Draw(sheet)
-    for position, (image, text) in enumerate(zip(images, texts, strict=True)):
-        x, y = layout.corner(position)
-        small = _resize(image, picture)
-        sheet.paste(small, (x + (cell[0] - picture[0]) // 2, y + cell[1] - picture[1]))
-        draw.multiline_text(
-            (x + cell[0] / 2, y + cell[1] + line / 6), text, _TEXT, font, anchor="ma", spacing=0, align="center"
-        )
+    for position, (image, caption) in enumerate(zip(images, captions, strict=True)):
+        row, column = divmod(position, columns)
+        # the remainder of the division is spread over the gaps
+        x, y = gap + column * (width - gap) // columns, gap + row * row_height
+        sheet.paste(_resize(image, size), (x + (cell_width - size[0]) // 2, y))
+        below, text = (x + cell_width / 2, y + size[1] + line / 6), ("\n" if two_lines else "  ").join(caption)
+        draw.multiline_text(below, text, _TEXT, font, anchor="ma", spacing=0, align="center")
     return sheet
 
 
-def _check(images: npt.NDArray[np.uint8], captions: list[tuple[str, str]]) -> None:
+def _check_images(images: npt.NDArray[np.uint8], captions: list[tuple[str, str]]) -> None:
     if images.ndim != 4 or images.shape[-1] != 3 or images.dtype != np.uint8 or 0 in images.shape:
         raise OptionsError(
             f"images is {images.dtype} {list(images.shape)}; it must be uint8 [N, H, W, 3] with nothing empty"
         )
     if len(captions) != len(images):
         raise OptionsError(f"there are {len(images)} images, but {len(captions)} indices and timestamps")
-
-
-def _check_int(name: str, value: object, least: int) -> int:
-    number = to_int(value)
-    if number is None or not least <= number <= _MAX_SIDE:
-        raise OptionsError(
-            f"{name} is {format_value(value)}; it must be a whole number, at least {least}, up to {_MAX_SIDE}"
-        )
-    return number
 
 
 def _choose_columns(images: npt.NDArray[np.uint8], width: int) -> int:
@@ -142,20 +106,19 @@ def _choose_columns(images: npt.NDArray[np.uint8], width: int) -> int:
 
     def badness(columns: int) -> float:
         rows = math.ceil(count / columns)
-        _, height = _fit(images, width // columns, width)[0]
+        _, height = _picture_size(images, width // columns, width)
         empty = 1 - count / (rows * columns)
         return abs(math.log(rows * (height + 20) / (width * _ASPECT))) + 1.5 * empty
 
     return min(range(1, most + 1), key=badness)
 
 
-def _fit(images: npt.NDArray[np.uint8], cell_width: int, width: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the sizes (width, height) of a cell and of the picture in it."""
+def _picture_size(images: npt.NDArray[np.uint8], cell_width: int, width: int) -> tuple[int, int]:
+    """Return the size (width, height) of a picture in its cell."""
     tall, wide = images.shape[1:3]
     max_height = min(math.floor(cell_width * _MAX_CELL_ASPECT), width)
     scale = min(cell_width / wide, max_height / tall)
-    picture = max(1, round(wide * scale)), max(1, round(tall * scale))
-    return (cell_width, picture[1]), picture
+    return max(1, round(wide * scale)), max(1, round(tall * scale))
 
 
 def _fitting_font(captions: list[tuple[str, str]], cell_width: int) -> tuple[FreeTypeFont, bool]:

@@ -10,7 +10,7 @@ from typing import SupportsFloat, TypeAlias
 from telecine.errors import Cancelled, DeadlineError, OptionsError
 from telecine.validation import format_value, to_float
 
-__all__ = ["Deadline", "ProgressCallback", "Timeout"]
+__all__ = ["Deadline", "ForwardingDeadline", "ProgressCallback", "Timeout"]
 
 ProgressCallback: TypeAlias = "Callable[[str, int, int], None]"
 """Called with the current step, the work done and the total work; both numbers are 0 if they are unknown."""
@@ -84,3 +84,24 @@ class Deadline:
             raise DeadlineError(f"the timeout of {self.seconds:g} s passed while {doing}")
         if self._on_progress is not None:
             self._on_progress(doing, done, total)
+
+
+class ForwardingDeadline(Deadline):
+    """A deadline that forwards to another one, which can be exchanged."""
+
+    def __init__(self, current: Deadline) -> None:
+        super().__init__()
+        self.current = current
+
+    def cancel(self) -> None:
+        self.current.cancel()
+
+    @property
+    def cancelled(self) -> bool:
+        return self.current.cancelled
+
+    def remaining(self) -> float | None:
+        return self.current.remaining()
+
+    def check(self, doing: str, done: int = 0, total: int = 0) -> None:
+        self.current.check(doing, done, total)

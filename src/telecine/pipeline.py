@@ -61,16 +61,7 @@ _NO_HOOKS = RequestHooks()
 
 
 def run_request(request: Request, deadline: Deadline, hooks: RequestHooks = _NO_HOOKS) -> Frames:
-    """Run a request in this thread, from the source to the labelled frames.
-
-    Args:
-        request: sampling, size, backend and limits.
-        deadline: checked between small steps.
-        hooks: scheduling, index cache and memory budget of a pool.
-
-    Raises:
-        TelecineError: as :func:`telecine.load` says.
-    """
+    """Run a request in this thread, from the source to the labelled frames."""
     timer, limits = StageTimer(), request.limits
     with timer.measure("source"):
         source = open_source(request.source, limits, deadline)
@@ -107,35 +98,16 @@ def plan_request(
 ) -> DecodeRequest:
     """Select the frames, check the limits, and plan which packets to decode.
 
-    Args:
-        request: sampling, size and limits.
-        demuxer: of the source; packets that the index did not keep are read from it.
-        source: the encoded video.
-        index: its packet index.
-        info: its facts.
-        deadline: of the decode.
-        max_chunk_frames: frames that are in memory at a time; all when omitted.
-
-    Raises:
-        OptionsError: the options do not fit this video.
-        LimitError: the frames are larger or more than the limits allow.
+    At most ``max_chunk_frames`` frames are in memory at a time; all of them if it is None.
     """
     frames, size = request.choose(index, info)
     geometry = _fit_geometry(info, size)
     count = request.output_count(len(frames)) if max_chunk_frames is None else min(len(frames), max_chunk_frames)
     _check_output_limits(source.name, count, geometry, request.limits)
+    plan, max_pixels = make_plan(index, frames), request.limits.max_pixels
+    device, options = request.device, request.options
     return DecodeRequest(
-        source,
-        demuxer,
-        index,
-        info,
-        make_plan(index, frames),
-        geometry,
-        deadline,
-        request.device,
-        request.options,
-        request.limits.max_pixels,
-        layout=request.layout,
+        source, demuxer, index, info, plan, geometry, deadline, device, options, max_pixels, layout=request.layout
     )
 
 
@@ -151,16 +123,7 @@ def memory_errors(name: str) -> Iterator[None]:
 
 
 def run_chunks(request: Request, decode: DecodeRequest, chunk_frames: int) -> Generator[Frames]:
-    """Decode the planned frames and yield them in chunks, with one report each.
-
-    Args:
-        request: the options.
-        decode: as :func:`plan_request` made it.
-        chunk_frames: frames of a chunk at most.
-
-    Raises:
-        DecodeError: at the end, if no frame could be decoded; in a chunk with ``errors="strict"``, if one is lost.
-    """
+    """Decode the planned frames and yield them in chunks, with one report each. Raises if none could be decoded."""
     chunks = get_backend(request.backend).decode_chunks(decode, chunk_frames)
     start, is_any_decoded = 0, False
     while True:
@@ -183,16 +146,7 @@ def label_frames(
 ) -> Frames:
     """Return the decoded frames with their indices, times and report, without those that could not be decoded.
 
-    Args:
-        request: the options.
-        decode: the request that the backend was given.
-        decoded: its result.
-        seconds: wall time by stage.
-        rows: the rows of the output that were decoded, if they are one chunk of several.
-
-    Raises:
-        DecodeError: no frame of a request that is not in chunks could be decoded or, with ``errors="strict"``, not
-            every frame.
+    ``rows`` are the rows of the output that were decoded, if they are one chunk of several.
     """
     wanted, kept = decode.plan.frames if rows is None else decode.plan.frames[rows], decoded.kept
     if rows is None and not kept.any():

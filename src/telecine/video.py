@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, SupportsIndex, Unpack, overload
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from telecine.backends.base import DecodeRequest
 from telecine.backends.registry import get_backend
 from telecine.container.demuxer import Demuxer
-from telecine.deadline import Deadline, Timeout
+from telecine.deadline import Deadline, ForwardingDeadline, Timeout
 from telecine.errors import Cancelled, OptionsError, SourceError
 from telecine.frames import Frame, Frames
 from telecine.index.packet_index import PacketIndex
@@ -34,7 +33,7 @@ from telecine.pipeline import (
 from telecine.request import LoadOptions, OpenOptions, Request, SamplingOptions, SourceLike, show_options
 from telecine.source.source import Source, open_source
 from telecine.timeline import Timeline
-from telecine.validation import format_value, to_int
+from telecine.validation import check_int, to_int
 
 __all__ = ["FrameChunks", "Video"]
 
@@ -43,28 +42,21 @@ _MAX_IDLE_DEMUXERS = 4
 
 
 class Video:
-    """A video whose packets are indexed once, for many requests. Made by :func:`telecine.open`. A context manager.
+    """A video whose packets are indexed once, for many requests. A context manager.
+
+    Made by :func:`telecine.open`, which takes the same arguments.
 
     ``len(video)`` is the number of presentable frames. ``video[i]`` is a :class:`Frame`; ``video[a:b:c]`` and
     ``video[[i, j, ...]]`` are :class:`Frames`. Each of them decodes from a random access point. Iteration over the
     video yields every :class:`Frame` in order and in bounded memory, and decodes each packet once.
 
     Thread-safe: requests of several threads run at the same time.
-
-    Args:
-        source: as :func:`telecine.load` takes it.
-        timeout: seconds for opening, and for each request that has no timeout of its own; or a
-            :class:`telecine.Deadline` for all of them together.
-        **options: ``backend``, ``device``, ``errors``, ``limits`` and options of the backend, as :func:`telecine.load`
-            takes them. They hold for each request that does not give them again.
-
-    Raises:
-        TelecineError: as :func:`telecine.load` says.
     """
 
     info: VideoInfo
     """Facts about the video."""
 
+    @show_options(OpenOptions)
     def __init__(self, source: SourceLike, *, timeout: Timeout = None, **options: Unpack[OpenOptions]) -> None:
         if sampling := options.keys() & SamplingOptions.__annotations__.keys():
             raise OptionsError(f"{min(sampling)} chooses frames; give it to load() or iterate(), not to open()")
@@ -76,8 +68,8 @@ class Video:
         self._idle: list[_Slot] = []
         self._iterators: weakref.WeakSet[FrameChunks] = weakref.WeakSet()
         self._closed = False
-        self._path = _path_of(source)
-        self._file_state = _file_state(self._path)
+        self._file = source if _is_local_file(source) else None
+        self._file_state = None if self._file is None else _file_state(self._file)
         slot = _Slot(Deadline.of(timeout))
         self._source = open_source(source, limits, slot.deadline)
         try:
@@ -156,9 +148,7 @@ class Video:
             OptionsError: an option is wrong, or the video is closed.
             TelecineError: during the iteration, as :meth:`load` says.
         """
-        count = to_int(chunk_frames)
-        if count is None or count < 1:
-            raise OptionsError(f"chunk_frames is {format_value(chunk_frames)}; it must be a whole number of at least 1")
+        count = check_int("chunk_frames", chunk_frames, 1)
         request = self._request(options)
         if request.pad is not None:
             raise OptionsError("pad does not go with iterate(), whose chunks may have fewer frames; leave it out")
@@ -207,14 +197,12 @@ class Video:
     def __enter__(self) -> Video:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _request(self, options: LoadOptions) -> Request:
         every: Any = {**self._options, **options}
-        return Request.of(self._path, **every)
+        return Request.of("", **every)
 
     def _plan(self, request: Request, slot: _Slot, max_chunk_frames: int | None = None) -> DecodeRequest:
         demuxer = slot.open(self._source, self._max_pixels)
@@ -226,8 +214,9 @@ class Video:
 
     def _check_unchanged(self) -> None:
         """Raise if the mapped file was written to. Another file in its place does no harm."""
-        before, now = self._file_state, _file_state(self._path)
-        if before is not None and now is not None and now != before and now[:2] == before[:2]:
+        if (before := self._file_state) is None or (now := _file_state(self._file)) is None:
+            return
+        if now != before and now[:2] == before[:2]:
             raise SourceError(f"{self._source.name}: the file was changed after it was opened; open it again")
 
     @contextmanager
@@ -307,9 +296,7 @@ class FrameChunks(Iterator[Frames]):
     def __enter__(self) -> FrameChunks:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -354,45 +341,32 @@ class _Slot:
         self._demuxer = None
 
 
-class _SlotDeadline(Deadline):
+class _SlotDeadline(ForwardingDeadline):
     """Deadline of a demuxer: that of the request which uses it now, or the closing of the video."""
 
-    def __init__(self, current: Deadline) -> None:
-        super().__init__()
-        self.current = current
-        self.closed = False
-
-    def cancel(self) -> None:
-        self.current.cancel()
+    closed = False
 
     @property
     def cancelled(self) -> bool:
-        return self.closed or self.current.cancelled
-
-    def remaining(self) -> float | None:
-        return self.current.remaining()
+        return self.closed or super().cancelled
 
     def check(self, doing: str, done: int = 0, total: int = 0) -> None:
         if self.closed:
             raise Cancelled(f"the video was closed while {doing}")
-        self.current.check(doing, done, total)
+        super().check(doing, done, total)
 
 
-def _path_of(source: Any) -> Any:
-    """Return the path or the descriptor of a source that is mapped from a local file; None for others."""
+def _is_local_file(source: Any) -> bool:
+    """Return True if a source is mapped from a local file."""
     if isinstance(source, str):
-        return None if source[:5].lower() in ("http:", "https", "data:", "file:") else source
-    if isinstance(source, (io.FileIO, io.BufferedReader)):
-        return None if source.closed else source.fileno()
-    return source if isinstance(source, os.PathLike) else None
+        return source[:5].lower() not in ("http:", "https", "data:", "file:")
+    return isinstance(source, (os.PathLike, io.FileIO, io.BufferedReader))
 
 
-def _file_state(path: Any) -> tuple[int, ...] | None:
-    """Return (device, inode, size, time of change) of a file, None if there is none."""
-    if path is None:
-        return None
+def _file_state(file: Any) -> tuple[int, ...] | None:
+    """Return (device, inode, size, time of change) of a path or an open file, None if there is none."""
     try:
-        status = os.stat(path)
+        status = os.stat(file.fileno() if hasattr(file, "fileno") else file)
     except (OSError, ValueError):
         return None
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -14,7 +14,7 @@ from typing import Any
 
 from telecine.backends.base import Backend, DecodeRequest
 from telecine.backends.registry import BUILT_IN, backend_names, get_backend
-from telecine.deadline import Deadline, Timeout
+from telecine.deadline import Deadline, ForwardingDeadline, Timeout
 from telecine.errors import Cancelled, DeadlineError, OptionsError, OverloadedError, TelecineError
 from telecine.frames import Frames
 from telecine.limits import Limits
@@ -56,27 +56,15 @@ class SharedResources:
         self.cache = IndexCache(config.cache)
 
 
-class _YieldingDeadline(Deadline):
+class _YieldingDeadline(ForwardingDeadline):
     """The caller's deadline. Its checks also yield the cores of the job if the scheduler asks for them."""
 
-    def __init__(self, inner: Deadline, job: Job) -> None:
-        super().__init__()
-        self.seconds = inner.seconds
-        self._inner = inner
+    def __init__(self, current: Deadline, job: Job) -> None:
+        super().__init__(current)
         self._job = job
 
-    def cancel(self) -> None:
-        self._inner.cancel()
-
-    @property
-    def cancelled(self) -> bool:
-        return self._inner.cancelled
-
-    def remaining(self) -> float | None:
-        return self._inner.remaining()
-
     def check(self, doing: str, done: int = 0, total: int = 0) -> None:
-        self._inner.check(doing, done, total)
+        super().check(doing, done, total)
         job = self._job
         job.doing = doing
         if job.task.is_decoding and total:
@@ -191,7 +179,7 @@ class Job(RequestHooks):
         if self.deadline.cancelled:
             return Cancelled(f"the request was cancelled while {self.doing}")
         stuck = f", and {self.backend} did not return" if self.is_abandoned else ""
-        return DeadlineError(f"the timeout of {self.deadline.seconds:g} s passed while {self.doing}{stuck}")
+        return DeadlineError(f"the timeout of {self.deadline.current.seconds:g} s passed while {self.doing}{stuck}")
 
     # cores
 
