@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import SupportsIndex, TypeAlias
 
 from telecine.errors import OptionsError
-from telecine.pool.memory_budget import INDEX_BYTES_PER_CORE
 from telecine.system import usable_cores, usable_memory
 from telecine.validation import check_int
 
@@ -19,7 +18,10 @@ __all__ = ["LeaseVram", "PoolConfig", "check_count", "choose_cores_and_memory"]
 LeaseVram: TypeAlias = "Callable[[int, str], AbstractContextManager[object]]"
 """Takes bytes and a device, and returns a context manager that holds so much GPU memory."""
 
-_DEFAULT_BYTES_PER_CORE = 2 * INDEX_BYTES_PER_CORE
+_INDEX_BYTES_PER_CORE = 48 << 20
+"""Bytes that reading one packet index takes at most for usual videos: 32 MiB of kept packets, the index, and buffers.
+The size is not known in advance. So a pool reserves this for every core instead of leasing it."""
+_DEFAULT_BYTES_PER_CORE = 2 * _INDEX_BYTES_PER_CORE
 """Bytes for each core by default: its packet index, and as much for decoding. With less, a machine with many cores and
 little memory would reserve all of it for packet indexes."""
 
@@ -60,7 +62,7 @@ def choose_cores_and_memory(threads: SupportsIndex | None, memory: SupportsIndex
         total = check_count("memory", memory)
     if cores is None:
         cores = max(1, min(usable_cores(), total // _DEFAULT_BYTES_PER_CORE))
-    indexes = cores * INDEX_BYTES_PER_CORE
+    indexes = cores * _INDEX_BYTES_PER_CORE
     if total <= indexes:
         raise OptionsError(
             f"memory is {total} bytes; {cores} cores take up to {indexes} for packet indexes alone. "

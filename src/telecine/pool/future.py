@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -28,22 +27,8 @@ class PoolFuture(Future[Frames]):
     thread takes over the next request.
     """
 
-    def __init__(self, cancel_request: Callable[[], None] | None = None) -> None:
-        super().__init__()
-        self._cancel_request = cancel_request
-
-    def cancel(self) -> bool:
-        """Cancel the request. Returns True, or False if the result is there already."""
-        if not super().cancel():
-            return False
-        cancel_request, self._cancel_request = self._cancel_request, None
-        if cancel_request is not None:
-            cancel_request()
-        return True
-
     def finish(self, frames: Frames | None, error: BaseException | None) -> None:
         """Set the result or the error, unless the future was cancelled. Called by the pool."""
-        self._cancel_request = None
         if self.set_running_or_notify_cancel():
             if error is None:
                 self.set_result(frames)  # type: ignore[arg-type]  # there are frames if there is no error
@@ -54,6 +39,5 @@ class PoolFuture(Future[Frames]):
         """End the future in a forked child, where no thread works on it and another thread may have held its lock."""
         self._condition = threading.Condition()
         self._done_callbacks: list[Any] = []
-        self._cancel_request = None
         if not self.done():
             self.set_exception(Cancelled("the request belongs to the process that forked this one; ask again here"))

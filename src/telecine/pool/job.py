@@ -38,12 +38,7 @@ _UNKNOWN_SIZE = 4 << 20
 
 
 class SharedResources:
-    """Cores, memory and cached indexes that the requests of one pool share.
-
-    Args:
-        config: limits of the pool.
-        can_start: returns True if a request without a thread may start now.
-    """
+    """Cores, memory and cached indexes that the requests of one pool share."""
 
     def __init__(self, config: PoolConfig, can_start: Callable[[], bool]) -> None:
         self.config = config
@@ -71,20 +66,14 @@ class _YieldingDeadline(ForwardingDeadline):
             job.task.fraction_done = done / total
         # a library may call this from a thread of its own, but only the thread of the job can wait for cores
         if job.task.must_yield and threading.get_ident() == job.thread_id:
-            job.yield_cores()
+            job.wait_for_cores()
 
 
 class Job(RequestHooks):
     """One request in a pool.
 
-    Args:
-        resources: shared with the other requests of the pool.
-        source: source of the request, as the caller gave it.
-        make_request: makes the request. Called in the thread of the job, as importing a backend takes seconds.
-        backend: the caller's value of the option; it may be anything.
-        timeout: seconds, or the caller's own deadline.
-        caller: name on whose account the request runs.
-        cache_key: the caller's key for the content of the source, None if there is none.
+    ``make_request`` is called in the thread of the job, as importing a backend takes seconds. ``backend`` is the
+    caller's value of the option; it may be anything.
     """
 
     def __init__(
@@ -171,7 +160,7 @@ class Job(RequestHooks):
     def abandon(self) -> None:
         """Give the job up: count the memory that it holds as lost until its thread comes back."""
         self.is_abandoned = True
-        for lease in list(self._leases):
+        for lease in self._leases:
             lease.abandon()
 
     def external_error(self) -> TelecineError:
@@ -183,34 +172,23 @@ class Job(RequestHooks):
 
     # cores
 
-    def yield_cores(self) -> None:
-        """Give the cores to other requests if the scheduler still asks for them, and wait to get them back."""
+    def wait_for_cores(self) -> None:
+        """Queue for cores, or give them to other requests if the scheduler asks for them; wait to get them (back)."""
+        scheduler, task = self._resources.scheduler, self.task
         with self._measure_wait():
             with self._resources.lock:
-                if self.task.must_yield:
-                    self._resources.scheduler.yield_cores(self.task)
-            self._wait_for_cores()
-
-    def _acquire_cores(self) -> None:
-        with self._measure_wait():
-            with self._resources.lock:
-                if self.task not in self._resources.scheduler:
-                    self.task.cores_wanted, self.task.started = 1, True
-                    self._resources.scheduler.add(self.task)
-            self._wait_for_cores()
-
-    def _wait_for_cores(self) -> None:
-        while True:
-            with self._resources.lock:
-                if not self.task.cores:
-                    self._resources.cores_granted.wait(CHECK_SECONDS)
-                if self.task.cores:
-                    return
-            self.deadline.check("waiting for a core")  # without the lock: it may call the caller's code
-
-    def _release_cores(self) -> None:
-        with self._resources.lock:
-            self._resources.scheduler.remove(self.task)
+                if task.must_yield:
+                    scheduler.yield_cores(task)
+                elif task not in scheduler:
+                    task.cores_wanted, task.started = 1, True
+                    scheduler.add(task)
+            while True:
+                with self._resources.lock:
+                    if not task.cores:
+                        self._resources.cores_granted.wait(CHECK_SECONDS)
+                    if task.cores:
+                        return
+                self.deadline.check("waiting for a core")  # without the lock: it may call the caller's code
 
     def _start_decode(self, max_cores: int | None) -> int:
         with self._resources.lock:
@@ -230,7 +208,7 @@ class Job(RequestHooks):
     def hold_cpu_slot(self, source: Source) -> Iterator[None]:
         """See :class:`telecine.pipeline.RequestHooks`."""
         self.size = source.size
-        self._acquire_cores()
+        self.wait_for_cores()
         self._stage = "index"
         yield
         # the pool releases the cores when the thread of this job can take the next one
@@ -255,14 +233,18 @@ class Job(RequestHooks):
         """See :class:`telecine.pipeline.RequestHooks`."""
         shared, threads = self._resources, decode.options.get("threads")
         cores = self._start_decode(threads if isinstance(threads, int) and threads > 0 else None)
-        cost = estimate_memory(decode, backend, cores, self._copied_bytes(decode.source))
+        copied = min(decode.source.size, _MAX_COPY_BYTES) if self.must_fetch else 0
+        if isinstance(self._source, str) and self._source.startswith("data:"):
+            copied = decode.source.size
+        cost = estimate_memory(decode, backend, cores, copied)
         on_gpu = not backend.decodes_on_cpu(decode.device)
         with ExitStack() as leases:
             lease = None if on_gpu or cost.device else shared.memory.try_lease(cost.host)
             if lease is not None:
-                self._hold(leases, lease)
+                self._leases.append(leases.enter_context(lease))
             else:
-                self._release_cores()
+                with shared.lock:
+                    shared.scheduler.remove(self.task)
                 with self._measure_wait():
                     self._lease(leases, shared.memory, cost.host)
                     if shared.vram is not None and cost.device:
@@ -272,23 +254,14 @@ class Job(RequestHooks):
                 if on_gpu:
                     cores = 1  # for a decode that falls back to the CPU
                 else:
-                    self._acquire_cores()
+                    self.wait_for_cores()
                     cores = self._start_decode(cores)
             self._stage, self.doing = "decode", "decoding"
             yield replace(decode, cores=cores)
 
     def _lease(self, leases: ExitStack, budget: MemoryBudget, nbytes: int) -> None:
-        self._hold(leases, budget.lease(nbytes, lambda: self.deadline.check(f"waiting for {budget.name}")))
-
-    def _hold(self, leases: ExitStack, lease: Lease) -> None:
-        self._leases.append(lease)
-        leases.callback(self._leases.remove, lease)
-        leases.enter_context(lease)
-
-    def _copied_bytes(self, source: Source) -> int:
-        if isinstance(self._source, str) and self._source.startswith("data:"):
-            return source.size
-        return min(source.size, _MAX_COPY_BYTES) if self.must_fetch else 0
+        lease = budget.lease(nbytes, lambda: self.deadline.check(f"waiting for {budget.name}"))
+        self._leases.append(leases.enter_context(lease))
 
 
 def convert_error(error: BaseException, backend: str) -> TelecineError:
@@ -334,11 +307,9 @@ def _must_fetch(source: Any) -> bool:
 
 def _estimate_size(source: Any) -> int:
     """Return the bytes of a source as far as they are known without opening it."""
-    if isinstance(source, str) and (_must_fetch(source) or source.startswith("data:")):
-        return len(source) if source.startswith("data:") else _UNKNOWN_SIZE
     try:
-        if isinstance(source, str | os.PathLike):
-            return os.stat(source).st_size
-        return memoryview(source).nbytes
+        if isinstance(source, str) and source.startswith("data:"):
+            return len(source)
+        return os.stat(source).st_size if isinstance(source, str | os.PathLike) else memoryview(source).nbytes
     except (OSError, ValueError, TypeError, BufferError):
         return _UNKNOWN_SIZE  # opening the source reports what is wrong with it

@@ -163,8 +163,9 @@ class Pool:
     ) -> PoolFuture:
         workers = self._workers
         job = Job(workers.resources, source, make_request, backend, **own)
-        future = PoolFuture(lambda: workers.cancel(job))
+        future = PoolFuture()
         workers.submit(job, future)
+        future.add_done_callback(lambda done: workers.cancel(job) if done.cancelled() else None)
         return future
 
     @overload
