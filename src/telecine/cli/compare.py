@@ -26,13 +26,13 @@ from telecine.api import load
 from telecine.backends.registry import list_backends
 from telecine.cli.writers import save_sheet
 from telecine.deadline import Deadline
-from telecine.errors import DeadlineError, DecodeError, OptionsError, TelecineError
+from telecine.errors import DeadlineError, DecodeError, TelecineError
 from telecine.index.video_info import VideoInfo, read_video_info
 from telecine.limits import Limits
 from telecine.settings import choose_backend
 from telecine.source.source import open_source
 from telecine.testing.comparison import find_nearest, max_difference, mean_difference
-from telecine.validation import format_value, to_int
+from telecine.validation import check_int
 
 __all__ = ["BackendResult", "Comparison", "compare", "write_sheet"]
 
@@ -112,9 +112,7 @@ def compare(
         DeadlineError: the timeout passed.
         TelecineError: as for :func:`telecine.load`, if the source cannot be read or the reference cannot decode it.
     """
-    count, deadline, limits = to_int(num_frames) or 0, Deadline.of(timeout), Limits.of(limits)
-    if count < 1:
-        raise OptionsError(f"num_frames is {format_value(num_frames)}; it must be a whole number from 1 on")
+    count, deadline, limits = check_int("num_frames", num_frames, 1), Deadline.of(timeout), Limits.of(limits)
     _, device = choose_backend("auto", device)
     rows: list[BackendResult] = []
     outputs: dict[str, _Output] = {}

@@ -28,21 +28,11 @@ from telecine.source.urls import printable
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = [
-    "FileWriter",
-    "FramesWriter",
-    "as_document",
-    "claim",
-    "claim_sheet",
-    "format_table",
-    "is_folder",
-    "save_sheet",
-    "to_json_types",
-]
+__all__ = ["as_document", "claim", "claim_sheet", "format_table", "is_folder", "save_sheet", "to_json_types"]
 
-FramesWriter = Callable[[Frames, Deadline], None]
+_FramesWriter = Callable[[Frames, Deadline], None]
 """Writes frames to the claimed target."""
-FileWriter = Callable[[Callable[[Path], None]], None]
+_FileWriter = Callable[[Callable[[Path], None]], None]
 """Calls a function that writes a temporary file, then gives that file the name of the claimed target."""
 
 _SHEET_SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -83,7 +73,7 @@ def is_folder(target: str) -> bool:
 
 
 @contextlib.contextmanager
-def claim(target: str, source: str) -> Iterator[FramesWriter]:
+def claim(target: str, source: str) -> Iterator[_FramesWriter]:
     """Check that a target can be written, and yield its writer. If that is not called, nothing is left behind.
 
     Args:
@@ -99,21 +89,20 @@ def claim(target: str, source: str) -> Iterator[FramesWriter]:
         with _claim_folder(target) as writer:
             yield writer
         return
-    write = _write_arrays if target.lower().endswith(".npz") else _write_sheet
-    if write is _write_sheet and not _has_sheet_suffix(target):
+    is_arrays = Path(target).suffix.lower() == ".npz"
+    if not is_arrays and not _has_sheet_suffix(target):
         raise OptionsError(f"output is {printable(target)!r}; it must be the path of {_ALLOWED}")
-
     with _claim_file(target, source) as write_file:
 
         def write_frames(frames: Frames, deadline: Deadline) -> None:
             deadline.check("writing the output")
-            write_file(lambda path: write(frames, path))
+            write_file(lambda path: _write_arrays(frames, path) if is_arrays else save_sheet(frames.sheet(), path))
 
         yield write_frames
 
 
 @contextlib.contextmanager
-def claim_sheet(target: str, source: str) -> Iterator[FileWriter]:
+def claim_sheet(target: str, source: str) -> Iterator[_FileWriter]:
     """Like :func:`claim`, for a contact sheet that the caller makes from several results."""
     if not _has_sheet_suffix(target) or is_folder(target):
         raise OptionsError(f"sheet is {printable(target)!r}; it must be the path of {_SHEET}")
@@ -138,7 +127,7 @@ def _explain_errors(target: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _claim_file(target: str, source: str) -> Iterator[FileWriter]:
+def _claim_file(target: str, source: str) -> Iterator[_FileWriter]:
     if os.path.exists(target) and os.path.exists(source) and os.path.samefile(target, source):
         raise OptionsError(f"output is {printable(target)!r}, which is the video itself; choose another name")
     path = Path(os.path.realpath(target))  # a link stays a link
@@ -158,7 +147,7 @@ def _claim_file(target: str, source: str) -> Iterator[FileWriter]:
 
 
 @contextlib.contextmanager
-def _claim_folder(target: str) -> Iterator[FramesWriter]:
+def _claim_folder(target: str) -> Iterator[_FramesWriter]:
     folder = Path(target)
     unfinished = folder / f".telecine-{secrets.token_hex(4)}"
     missing = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
@@ -200,10 +189,6 @@ def _write_pictures(frames: Frames, folder: Path, deadline: Deadline) -> None:
     (folder / _FRAME_LIST).write_text(json.dumps(as_document(frames, folder=True), indent=2) + "\n")
 
 
-def _write_sheet(frames: Frames, path: Path) -> None:
-    save_sheet(frames.sheet(), path)
-
-
 def save_sheet(sheet: Image, path: Path) -> None:
     """Write a contact sheet in the format of the suffix."""
     sheet.save(path, quality=_JPEG_QUALITY)  # PNG ignores it
@@ -212,11 +197,6 @@ def save_sheet(sheet: Image, path: Path) -> None:
 def _write_arrays(frames: Frames, path: Path) -> None:
     metadata = as_document(frames) | {"metadata": frames.metadata()}
     del metadata["frames"]
+    arrays: dict[str, Any] = {"frames": frames.numpy(), "indices": frames.indices, "timestamps": frames.timestamps}
     with open(path, "wb") as file:
-        np.savez(
-            file,
-            frames=frames.numpy(),
-            indices=frames.indices,
-            timestamps=frames.timestamps,
-            metadata=np.array(json.dumps(metadata)),
-        )
+        np.savez(file, **arrays, metadata=np.array(json.dumps(metadata)))

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 
 from telecine.errors import OptionsError
-from telecine.validation import format_value, to_int
+from telecine.validation import check_int, format_value
 
 __all__ = ["FITS", "ProcessorSize", "processor_size"]
 
@@ -86,7 +86,6 @@ def processor_size(fit: str, count: int, height: int, width: int, max_pixels: in
         raise OptionsError(f"fit is {format_value(fit)}; it must be one of: {', '.join(FITS)}")
     rule = FITS[fit]
     if max_pixels is not None:
-        if (to_int(max_pixels) or 0) < 1:
-            raise OptionsError(f"max_pixels is {format_value(max_pixels)}; it must be a whole number from 1 on")
+        max_pixels = check_int("max_pixels", max_pixels, 1)
         rule = replace(rule, max_pixels=max_pixels, min_pixels=min(rule.min_pixels, max_pixels))
     return rule(count, height, width)

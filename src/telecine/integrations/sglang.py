@@ -1,8 +1,8 @@
-"""Telecine as the video decoder of SGLang, by its own plugin framework.
+"""Telecine as the video decoder of SGLang, by its plugin framework.
 
-SGLang finds the entry point in the group ``sglang.srt.plugins`` and loads it unless ``SGLANG_PLUGINS`` names others. It
-has no table of decoders to enter, only hooks that replace a class for everybody, so this plugin does nothing until
-``SGLANG_PLUGINS`` names it: installing telecine must not change what a server decodes with. Read from SGLang 0.5.23.
+SGLang loads the entry points of the group ``sglang.srt.plugins``, unless ``SGLANG_PLUGINS`` names others. It has no
+table of decoders, only hooks that replace a class everywhere. Installing telecine must not change the decoder of a
+server, so this plugin does nothing until ``SGLANG_PLUGINS`` names it. Written for SGLang 0.5.23.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import types
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from telecine.deadline import Deadline
 from telecine.errors import DecodeError
@@ -25,14 +24,14 @@ from telecine.source.source import open_source
 
 __all__ = ["TelecineVideoDecoder", "register"]
 
-# a child of SGLang's own logger: others have no handler in its processes
+# a child of SGLang's logger: other loggers have no handler in its processes
 _log = logging.getLogger("sglang.srt.plugins.telecine")
 _NAME = "telecine"
 _TARGET = "sglang.srt.utils.video_decoder.VideoDecoderWrapper"
 
 
 def register() -> None:
-    """Have SGLang's ``VideoDecoderWrapper`` replaced, if ``SGLANG_PLUGINS`` names telecine. Never raises."""
+    """Replace SGLang's ``VideoDecoderWrapper`` if ``SGLANG_PLUGINS`` names telecine. Never raises."""
     if _NAME not in (name.strip() for name in os.environ.get("SGLANG_PLUGINS", "").split(",")):
         _log.debug("telecine is installed but not used: SGLANG_PLUGINS does not name it")
         return
@@ -49,15 +48,15 @@ def register() -> None:
 
 
 class TelecineVideoDecoder:
-    """What SGLang calls ``VideoDecoderWrapper``: one video, of which frames are taken by index.
+    """Replacement of SGLang's ``VideoDecoderWrapper``: one video, whose frames are decoded by index.
 
-    All frames of a call come from one decode, on cores that the requests of the process share. A frame that cannot be
-    decoded is an error, since SGLang has no way to be told that one is left out.
+    The frames of a call come from one decode, on cores that all requests of the process share. A frame that cannot be
+    decoded is an error, as SGLang has no way to learn that one is left out.
 
     Args:
         source: path or bytes.
         device: "cpu" or "cuda".
-        num_decode_threads: of no effect; a decode takes the cores that are free.
+        num_decode_threads: ignored; a decode takes the cores that are free.
     """
 
     def __init__(self, source: str | bytes, device: str = "cpu", num_decode_threads: int = 0) -> None:
@@ -71,32 +70,32 @@ class TelecineVideoDecoder:
         return self._info.num_frames
 
     def __getitem__(self, index: int) -> Any:
-        """One frame, ``uint8 [H, W, 3]``; NumPy on the CPU, a tensor on a GPU."""
+        """Return one frame, ``uint8 [H, W, 3]``: a NumPy array on the CPU, a tensor on a GPU."""
         return self.get_frames_at([range(len(self))[index]])[0]
 
     @property
     def avg_fps(self) -> float:
-        """Frames per second, measured."""
+        """Measured frame rate, per second."""
         return self._info.average_fps
 
     @property
     def frame_shape(self) -> tuple[int, int]:
-        """(height, width) as displayed."""
+        """(height, width) in display pixels."""
         return self._info.height, self._info.width
 
     def _load(self, indices: Any) -> Frames:
         if self._source is None:
             raise DecodeError("the video decoder is closed")
-        wanted: npt.NDArray[np.int64] = np.asarray(indices, np.int64)
-        return Pool.default().load(self._source, indices=wanted, device=self._device, errors="strict")
+        indices = np.asarray(indices, np.int64)
+        return Pool.default().load(self._source, indices=indices, device=self._device, errors="strict")
 
     def get_frames_at(self, indices: Any) -> Any:
-        """Frames ``uint8 [N, H, W, 3]`` in the order asked for; NumPy on the CPU, a tensor on a GPU."""
+        """Return frames ``uint8 [N, H, W, 3]`` in the given order: a NumPy array on the CPU, a tensor on a GPU."""
         frames = self._load(indices)
         return frames.data if isinstance(frames.data, np.ndarray) else frames.torch()
 
     def get_frames_as_tensor(self, indices: Any) -> Any:
-        """The same as a tensor; on the CPU in pinned memory where there is a GPU to copy it to."""
+        """Return the frames as a tensor; on the CPU in pinned memory if there is a GPU."""
         import torch
 
         tensor = self._load(indices).torch()
@@ -104,7 +103,7 @@ class TelecineVideoDecoder:
 
     @property
     def source_bytes(self) -> bytes | None:
-        """The encoded video, for whoever wants its sound."""
+        """The encoded video, from which SGLang takes the audio."""
         if isinstance(self._source, str):
             if not os.path.isfile(self._source):
                 return None
@@ -113,7 +112,7 @@ class TelecineVideoDecoder:
         return self._source
 
     def close(self) -> None:
-        """Let go of the video. A second call does nothing."""
+        """Release the video. May be called twice."""
         self._source = None
 
     def __enter__(self) -> TelecineVideoDecoder:

@@ -15,7 +15,7 @@ from telecine.errors import LimitError, OptionsError
 from telecine.index.video_info import VideoInfo
 from telecine.integrations.processor_sizes import FITS, processor_size
 from telecine.pixels.geometry import Fit, Size
-from telecine.validation import format_value, to_float, to_int
+from telecine.validation import check_int, format_value, to_float
 
 __all__ = ["STARTUP_ONLY", "DecodeOptions", "default_device", "default_options"]
 
@@ -63,8 +63,8 @@ class DecodeOptions:
     def __post_init__(self) -> None:
         for name in ("pool_size", "hw_decoders", "max_width", "max_height", "max_pixels"):
             value = getattr(self, name)
-            if value is not None and (to_int(value) or 0) < 1:
-                raise OptionsError(f"{name} is {format_value(value)}; it must be a whole number from 1 on")
+            if value is not None:
+                check_int(name, value, 1)
         if not (to_float(self.timeout_sec) or 0) > 0:
             raise OptionsError(
                 f"timeout_sec is {format_value(self.timeout_sec)}; it must be a positive number of seconds"
