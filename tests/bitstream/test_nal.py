@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from telecine.bitstream.av1 import config_obus, sequence_header_obu, split_obus
 from telecine.bitstream.nal import (
     MAX_NAL_UNITS,
     NalSplitter,
@@ -14,7 +15,6 @@ from telecine.bitstream.nal import (
     split_annex_b,
     split_length_prefixed,
 )
-from telecine.bitstream.obu import config_obus, sequence_header_obu, split_obus
 
 UNITS = [b"\x67sps", b"\x68pps", b"\x65slice"]
 AVCC = b"\1\0\0\0\xff\xe0"

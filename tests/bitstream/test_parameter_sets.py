@@ -19,8 +19,7 @@ from support.painting import paint
 from telecine.backends.nvdec.batches import read_batches
 from telecine.backends.registry import get_backend
 from telecine.bitstream import RandomAccess, scanner_for
-from telecine.bitstream.extradata import prepend_parameter_sets
-from telecine.bitstream.nal import NalSplitter
+from telecine.bitstream.nal import NalSplitter, prepend_parameter_sets
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.index.packet_index import PacketIndex, read_index

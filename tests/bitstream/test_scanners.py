@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from support.clips import CLIPS, Clip
 from support.handmade import Bits, H264Stream, divx_packed, nal_unit
 from telecine.bitstream import Leading, PacketInfo, RandomAccess, can_contain_fields, scanner_for
-from telecine.bitstream.extradata import extradata_units
-from telecine.bitstream.nal import NalSplitter, unescape
+from telecine.bitstream.nal import NalSplitter, extradata_units, unescape
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.index.packet_index import PacketIndex, read_index

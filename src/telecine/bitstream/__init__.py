@@ -55,9 +55,6 @@ def scanner_for(codec: str, extradata: bytes) -> Scanner | None:
     return make(codec, extradata) if module == "legacy" else make(extradata)
 
 
-_MODULES_WITH_FIELDS: dict[str, str] = {"h264": "h264", "hevc": "hevc", "vc1": "mpeg"}
-
-
 def can_contain_fields(codec: str, sequence_header: bytes) -> bool:
     """Return True if a sequence may contain pictures of two fields; False if its header cannot be read.
 
@@ -65,8 +62,8 @@ def can_contain_fields(codec: str, sequence_header: bytes) -> bool:
         codec: FFmpeg's name of it; the answer is False for others than H.264, HEVC and VC-1.
         sequence_header: a sequence parameter set without its start code, or VC-1's sequence header with it.
     """
-    if codec not in _MODULES_WITH_FIELDS:
+    module = {"h264": "h264", "hevc": "hevc", "vc1": "mpeg"}.get(codec)
+    if module is None:
         return False
-    module = import_module(f"{__name__}.{_MODULES_WITH_FIELDS[codec]}")
-    answer: bool = module.can_contain_fields(sequence_header)
+    answer: bool = import_module(f"{__name__}.{module}").can_contain_fields(sequence_header)
     return answer

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from telecine.bitstream.extradata import extradata_units
+from telecine.bitstream.av1 import config_obus, sequence_header_obu
 from telecine.bitstream.nal import (
     SPS_TYPE,
     START_CODE,
+    extradata_units,
     join_annex_b,
     nal_length_size,
     nal_type,
     split_annex_b,
     split_length_prefixed,
 )
-from telecine.bitstream.obu import config_obus, sequence_header_obu
 
 __all__ = ["AnnexBConverter"]
 
@@ -26,10 +26,6 @@ class AnnexBConverter:
 
     This is Annex B for H.264 and HEVC, Annex G for VC-1 and the low-overhead format for AV1. Packets of other codecs
     stay as they are. Not thread-safe.
-
-    Args:
-        codec: FFmpeg's name of it.
-        extradata: the stream's codec private data; may be empty.
     """
 
     def __init__(self, codec: str, extradata: bytes) -> None:

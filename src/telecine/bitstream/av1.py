@@ -6,43 +6,79 @@ reference slots. So a frame with refresh_frame_flags of 0 is disposable.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
-from telecine.bitstream.obu import SEQUENCE_HEADER, config_obus, split_obus
-from telecine.bitstream.scanner import Leading, PacketInfo, RandomAccess, Scanner
+from telecine.bitstream.nal import MAX_NAL_UNITS
+from telecine.bitstream.scanner import CodedFrame, Leading, PacketInfo, Scanner, frames_info
 
-__all__ = ["Av1Scanner"]
+__all__ = ["Av1Scanner", "config_obus", "sequence_header_obu", "split_obus"]
 
-_FRAME_HEADER, _FRAME = 3, 6
+_SEQUENCE_HEADER, _TEMPORAL_DELIMITER, _FRAME_HEADER, _FRAME = 1, 2, 3, 6
 _KEY_FRAME, _INTRA_ONLY, _SWITCH_FRAME = 0, 2, 3
 _SELECT = 2
 """SELECT_SCREEN_CONTENT_TOOLS and SELECT_INTEGER_MV: each frame header has the flag."""
 _MAX_HEADER_BYTES = 256
 
 
-@dataclass(frozen=True)
 class _Sequence:
     """The fields of sequence_header_obu(), 5.5, that a frame header's beginning depends on."""
 
-    reduced_still_picture: bool
-    decoder_model_info: bool
-    equal_picture_interval: bool
-    buffer_removal_bits: int
-    presentation_time_bits: int
-    operating_points: tuple[tuple[int, bool], ...]
-    frame_id_bits: int
-    force_screen_content_tools: int
-    force_integer_mv: int
-    order_hint_bits: int
+    def __init__(self, bits: BitReader) -> None:
+        bits.skip(3 + 1)  # seq_profile, still_picture
+        self.reduced_still_picture = reduced = bits.flag()
+        self.decoder_model_info = self.equal_picture_interval = False
+        self.buffer_removal_bits = self.presentation_time_bits = 0
+        self.operating_points: list[tuple[int, bool]] = []
+        """operating_point_idc of each, and True if it has a decoder model."""
+        if reduced:
+            bits.skip(5)
+        else:
+            self._read_operating_points(bits)
+        width_bits, height_bits = bits.u(4) + 1, bits.u(4) + 1
+        bits.skip(width_bits + height_bits)
+        self.frame_id_bits = 0
+        if not reduced and bits.flag():
+            delta = bits.u(4) + 2
+            self.frame_id_bits = bits.u(3) + delta + 1
+        bits.skip(3)  # use_128x128_superblock, enable_filter_intra, enable_intra_edge_filter
+        self.force_screen_content_tools = self.force_integer_mv = _SELECT
+        self.order_hint_bits = 0
+        if not reduced:
+            bits.skip(4)  # interintra, masked compound, warped motion, dual filter
+            order_hint = bits.flag()
+            if order_hint:
+                bits.skip(2)  # jnt_comp, ref_frame_mvs
+            if not bits.flag():
+                self.force_screen_content_tools = bits.u(1)
+            if self.force_screen_content_tools > 0 and not bits.flag():
+                self.force_integer_mv = bits.u(1)
+            self.order_hint_bits = bits.u(3) + 1 if order_hint else 0
 
-
-@dataclass(frozen=True)
-class _Frame:
-    is_shown: bool
-    is_key: bool
-    refreshes_references: bool
-    shows_existing_frame: bool = False
+    def _read_operating_points(self, bits: BitReader) -> None:
+        delay_bits = 0
+        if bits.flag():  # timing_info_present_flag
+            bits.skip(64)
+            self.equal_picture_interval = bits.flag()
+            if self.equal_picture_interval:
+                bits.ue()  # uvlc() is coded like ue(v)
+            self.decoder_model_info = bits.flag()
+            if self.decoder_model_info:
+                delay_bits = bits.u(5) + 1
+                bits.skip(32)
+                self.buffer_removal_bits, self.presentation_time_bits = bits.u(5) + 1, bits.u(5) + 1
+        display_delay = bits.flag()
+        for _ in range(bits.u(5) + 1):
+            idc = bits.u(12)
+            if bits.u(5) > 7:
+                bits.skip(1)  # seq_tier
+            has_model = self.decoder_model_info and bits.flag()
+            if has_model:
+                bits.skip(2 * delay_bits + 1)
+            if display_delay and bits.flag():
+                bits.skip(4)
+            self.operating_points.append((idc, has_model))
 
 
 class Av1Scanner(Scanner):
@@ -52,21 +88,21 @@ class Av1Scanner(Scanner):
         self._sequence: _Sequence | None = None
         data = config_obus(extradata)
         for obu in split_obus(data):
-            if obu.type == SEQUENCE_HEADER:
+            if obu.type == _SEQUENCE_HEADER:
                 self._read_sequence_header(data[obu.payload : obu.end])
 
     def _read_sequence_header(self, payload: bytes) -> None:
         try:
-            self._sequence = _parse_sequence(BitReader(payload))
+            self._sequence = _Sequence(BitReader(payload))
         except InvalidHeader:
             self._sequence = None
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
-        frames: list[_Frame] = []
+        frames: list[CodedFrame] = []
         updates = False
         for obu in split_obus(packet):
             payload = bytes(packet[obu.payload : min(obu.end, obu.payload + _MAX_HEADER_BYTES)])
-            if obu.type == SEQUENCE_HEADER:
+            if obu.type == _SEQUENCE_HEADER:
                 updates = True
                 self._read_sequence_header(payload)
             elif obu.type in (_FRAME_HEADER, _FRAME):
@@ -76,88 +112,25 @@ class Av1Scanner(Scanner):
                     return PacketInfo(leading=Leading.DECODABLE)
         if not frames:
             return PacketInfo(shown=False, leading=Leading.DECODABLE)
-        is_single = len(frames) == 1 and frames[0].is_shown
-        return PacketInfo(
-            shown=any(frame.is_shown for frame in frames),
-            disposable=not updates and all(frame.is_shown and not frame.refreshes_references for frame in frames),
-            random_access=RandomAccess.CLOSED if is_single and frames[0].is_key else RandomAccess.NONE,
-            leading=Leading.DECODABLE,
-            has_single_shown_frame=is_single and not frames[0].shows_existing_frame,
-        )
+        is_disposable = all(frame.is_shown and not frame.refreshes_references for frame in frames)
+        return frames_info(frames, disposable=is_disposable and not updates)
 
 
-def _parse_sequence(bits: BitReader) -> _Sequence:
-    """Read sequence_header_obu(), 5.5."""
-    bits.skip(3 + 1)  # seq_profile, still_picture
-    reduced = bits.flag()
-    model = equal_interval = False
-    removal_bits = presentation_bits = 0
-    points: list[tuple[int, bool]] = []
-    if reduced:
-        bits.skip(5)
-    else:
-        delay_bits = 0
-        if bits.flag():  # timing_info_present_flag
-            bits.skip(64)
-            equal_interval = bits.flag()
-            if equal_interval:
-                bits.ue()  # uvlc() is coded like ue(v)
-            model = bits.flag()
-            if model:
-                delay_bits = bits.u(5) + 1
-                bits.skip(32)
-                removal_bits, presentation_bits = bits.u(5) + 1, bits.u(5) + 1
-        display_delay = bits.flag()
-        for _ in range(bits.u(5) + 1):
-            idc = bits.u(12)
-            if bits.u(5) > 7:
-                bits.skip(1)  # seq_tier
-            has_model = model and bits.flag()
-            if has_model:
-                bits.skip(2 * delay_bits + 1)
-            if display_delay and bits.flag():
-                bits.skip(4)
-            points.append((idc, has_model))
-    width_bits, height_bits = bits.u(4) + 1, bits.u(4) + 1
-    bits.skip(width_bits + height_bits)
-    id_bits = 0
-    if not reduced and bits.flag():
-        delta = bits.u(4) + 2
-        id_bits = bits.u(3) + delta + 1
-    bits.skip(3)  # use_128x128_superblock, enable_filter_intra, enable_intra_edge_filter
-    screen = integer_mv = _SELECT
-    hint_bits = 0
-    if not reduced:
-        bits.skip(4)  # interintra, masked compound, warped motion, dual filter
-        order_hint = bits.flag()
-        if order_hint:
-            bits.skip(2)  # jnt_comp, ref_frame_mvs
-        if not bits.flag():
-            screen = bits.u(1)
-        if screen > 0 and not bits.flag():
-            integer_mv = bits.u(1)
-        hint_bits = bits.u(3) + 1 if order_hint else 0
-    return _Sequence(
-        reduced, model, equal_interval, removal_bits, presentation_bits, tuple(points), id_bits, screen, integer_mv,
-        hint_bits,
-    )  # fmt: skip
-
-
-def _parse_frame(bits: BitReader, sequence: _Sequence | None, extension: int) -> _Frame:
+def _parse_frame(bits: BitReader, sequence: _Sequence | None, extension: int) -> CodedFrame:
     """Read uncompressed_header(), 5.9.2, up to refresh_frame_flags."""
     if sequence is None:
         raise InvalidHeader("a frame without a sequence header")
     if sequence.reduced_still_picture:
-        return _Frame(is_shown=True, is_key=True, refreshes_references=True)
+        return CodedFrame(is_shown=True, is_key=True)
     if bits.flag():  # show_existing_frame: refreshes every slot if it is a key frame, which the header does not say
-        return _Frame(is_shown=True, is_key=False, refreshes_references=True, shows_existing_frame=True)
+        return CodedFrame(is_shown=True, shows_existing_frame=True)
     kind, shown = bits.u(2), bits.flag()
     if shown and sequence.decoder_model_info and not sequence.equal_picture_interval:
         bits.skip(sequence.presentation_time_bits)
     if not shown:
         bits.skip(1)  # showable_frame
     if kind == _KEY_FRAME and shown:
-        return _Frame(is_shown=True, is_key=True, refreshes_references=True)
+        return CodedFrame(is_shown=True, is_key=True)
     error_resilient = kind == _SWITCH_FRAME or bits.flag()
     bits.skip(1)  # disable_cdf_update
     screen = bits.u(1) if sequence.force_screen_content_tools == _SELECT else sequence.force_screen_content_tools
@@ -171,7 +144,7 @@ def _parse_frame(bits: BitReader, sequence: _Sequence | None, extension: int) ->
         bits.skip(3)  # primary_ref_frame
     if sequence.decoder_model_info and bits.flag():
         _skip_removal_times(bits, sequence, extension)
-    return _Frame(shown, is_key=False, refreshes_references=kind == _SWITCH_FRAME or bits.u(8) != 0)
+    return CodedFrame(shown, refreshes_references=kind == _SWITCH_FRAME or bits.u(8) != 0)
 
 
 def _skip_removal_times(bits: BitReader, sequence: _Sequence, extension: int) -> None:
@@ -181,3 +154,58 @@ def _skip_removal_times(bits: BitReader, sequence: _Sequence, extension: int) ->
         applies = idc == 0 or ((idc >> temporal) & 1 and (idc >> (spatial + 8)) & 1)
         if has_model and applies:
             bits.skip(sequence.buffer_removal_bits)
+
+
+class _Obu(NamedTuple):
+    """The type and position of an OBU."""
+
+    type: int
+    extension: int
+    """``obu_extension_header``: temporal and spatial id; 0 if there is none."""
+    start: int
+    payload: int
+    """Offset of its payload."""
+    end: int
+    """Offset of its end, which is beyond the data if the OBU is cut off."""
+
+
+def split_obus(data: bytes | memoryview) -> Iterator[_Obu]:
+    """Yield the OBUs of a temporal unit or of ``av1C`` (AV1, 5.3)."""
+    at, end = 0, len(data)
+    for _ in range(MAX_NAL_UNITS):
+        if at >= end:
+            return
+        start, header, extension = at, data[at], 0
+        at += 1
+        if header & 4 and at < end:
+            extension, at = data[at], at + 1
+        size = end - at
+        if header & 2:
+            size, at = _read_leb128(data, at)
+        yield _Obu((header >> 3) & 15, extension, start, at, at + size)
+        at += size
+
+
+def _read_leb128(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """Return a number in leb128 (AV1, 4.10.5) and the offset after it."""
+    value = shift = 0
+    while at < len(data) and shift < 56:
+        byte, at = data[at], at + 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            break
+    return value, at
+
+
+def config_obus(extradata: bytes) -> bytes:
+    """Return the OBUs of extradata, which is ``av1C`` (AV1 in ISOBMFF, 2.3: four bytes, then OBUs) or OBUs alone."""
+    return extradata[4:] if extradata[:1] == b"\x81" else extradata
+
+
+def sequence_header_obu(data: bytes) -> bytes:
+    """Return the sequence header OBU at the start of a temporal unit, with its own header; empty if there is none."""
+    for obu in split_obus(data):
+        if obu.type != _TEMPORAL_DELIMITER:
+            return data[obu.start : obu.end] if obu.type == _SEQUENCE_HEADER and data[obu.start] & 2 else b""
+    return b""

@@ -10,12 +10,7 @@ class InvalidHeader(ValueError):
 
 
 class BitReader:
-    """Reads fields of a header. Not thread-safe: one per header.
-
-    Args:
-        data: the header's bytes.
-        start: the bit to start at.
-    """
+    """Reads fields of a header, from bit ``start`` on. Not thread-safe: one per header."""
 
     __slots__ = ("_bits", "_size", "position")
 

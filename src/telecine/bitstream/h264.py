@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
 
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.h273 import FULL_RANGE, LIMITED_RANGE, RGB_MATRIX, UNSPECIFIED, UNSPECIFIED_RANGE
-from telecine.bitstream.nal import unescape
-from telecine.bitstream.nal_scanner import NalScanner, unwrap_poc
+from telecine.bitstream.nal import NalScanner, ParameterSetKey, unescape, unwrap_poc
 from telecine.bitstream.scanner import PacketInfo, PictureFormat, RandomAccess
 
 __all__ = ["FrameNumGapDetector", "H264Scanner", "SliceHeader", "can_contain_fields"]
@@ -20,29 +19,54 @@ _HIGH_PROFILES = frozenset({100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 
 _REFERENCE_INFO, _DISPOSABLE_INFO = PacketInfo(), PacketInfo(disposable=True)
 
 
-@dataclass(frozen=True)
 class _Sps:
-    """The fields of a sequence parameter set that slice headers and the picture order count depend on."""
+    """The beginning of a sequence parameter set, 7.3.2.1.1."""
 
-    frame_num_bits: int
-    gaps_allowed: bool
-    poc_type: int
-    poc_lsb_bits: int
-    poc_deltas_coded: bool
-    offset_for_non_reference: int
-    offset_for_bottom_field: int
-    offsets_for_references: tuple[int, ...]
-    frame_mbs_only: bool
-    separate_colour_planes: bool
-    picture: PictureFormat
+    def __init__(self, nal: bytes) -> None:
+        bits = BitReader(unescape(nal), start=8)
+        profile = bits.u(8)
+        bits.skip(16)  # constraint flags and level
+        self.number = bits.ue()
+        self.separate_colour_planes, chroma, depth = False, 1, 8
+        if profile in _HIGH_PROFILES:
+            chroma = bits.ue()
+            self.separate_colour_planes = chroma == 3 and bits.flag()
+            depth = bits.ue() + 8
+            bits.ue()  # bit_depth_chroma_minus8, which decoders require to be the same
+            bits.skip(1)
+            if bits.flag():
+                for i in range(8 if chroma != 3 else 12):
+                    if bits.flag():
+                        _skip_scaling_list(bits, 16 if i < 6 else 64)
+        self.frame_num_bits = bits.ue() + 4
+        self.poc_type = bits.ue()
+        self.poc_lsb_bits = bits.ue() + 4 if self.poc_type == 0 else 0
+        if max(self.frame_num_bits, self.poc_lsb_bits) > 16:  # 7.4.2.1.1
+            raise InvalidHeader("frame_num or pic_order_cnt_lsb of more than 16 bits")
+        self.poc_deltas_coded = self.poc_type == 1 and not bits.flag()
+        self.offset_for_non_reference = self.offset_for_bottom_field = 0
+        self.offsets_for_references: tuple[int, ...] = ()
+        if self.poc_type == 1:
+            self.offset_for_non_reference, self.offset_for_bottom_field = bits.se(), bits.se()
+            self.offsets_for_references = tuple(bits.se() for _ in range(min(bits.ue(), 255)))
+        bits.ue()  # max_num_ref_frames
+        self.gaps_allowed = bits.flag()  # gaps_in_frame_num_value_allowed_flag
+        bits.ue()  # pic_width_in_mbs_minus1
+        bits.ue()  # pic_height_in_map_units_minus1
+        self.frame_mbs_only = bits.flag()
+        self.picture = _picture_format(chroma, depth, *_colour(bits, self.frame_mbs_only))
+
+    def expected_poc(self, count: int, is_reference: bool) -> int:
+        """Return expectedPicOrderCnt (8.2.1.2); ``count`` is FrameNumOffset + frame_num."""
+        offsets = self.offsets_for_references
+        count = max(0, count - (not is_reference)) if offsets else 0
+        cycles, rest = divmod(count - 1, len(offsets)) if count else (0, -1)
+        poc = cycles * sum(offsets) + sum(offsets[: rest + 1])
+        return poc if is_reference else poc + self.offset_for_non_reference
 
 
 class SliceHeader:
-    """The beginning of a slice header, 7.3.3, up to the picture order count.
-
-    Raises:
-        InvalidHeader: it is too short, or its parameter sets are missing.
-    """
+    """The beginning of a slice header, 7.3.3, up to the picture order count."""
 
     def __init__(self, nal: bytes, sequences: dict[int, _Sps], pictures: dict[int, int]) -> None:
         bits = BitReader(unescape(nal), start=8)
@@ -61,7 +85,7 @@ class SliceHeader:
         if self.is_idr:
             bits.ue()  # idr_pic_id
         self.poc_lsb = bits.u(sps.poc_lsb_bits) if sps.poc_type == 0 else 0
-        self.poc_delta = bits.se() if sps.poc_type == 1 and sps.poc_deltas_coded else 0
+        self.poc_delta = bits.se() if sps.poc_deltas_coded else 0
 
 
 class H264Scanner(NalScanner):
@@ -80,25 +104,24 @@ class H264Scanner(NalScanner):
         self._open_field: tuple[int, bool] | None = None
         super().__init__(extradata)
 
-    def _parse_parameter_set(self, unit: bytes) -> tuple[int, int] | None:
-        found: tuple[int, int] | None = None
+    def _parse_parameter_set(self, unit: bytes) -> ParameterSetKey | None:
+        key: ParameterSetKey | None = None
         kind = unit[0] & 31 if unit else 0
         try:
             if kind == _SPS:
-                number, sps = _parse_sps(unit)
-                self._sequences[number] = sps
-                self.picture = sps.picture
-                found = kind, number
+                sps = _Sps(unit)
+                self._sequences[sps.number], self.picture = sps, sps.picture
+                key = kind, sps.number
             elif kind == _PPS:
                 bits = BitReader(unescape(unit[:32]), start=8)
-                number = bits.ue()
-                self._pictures[number] = bits.ue()
-                found = kind, number
+                key = kind, bits.ue()
+                self._pictures[key[1]] = bits.ue()
         except InvalidHeader:
+            key = None
             self._sequences.clear()  # it is not known which of them it replaces
         # fields cannot be told from frames without a sequence parameter set
         self._may_have_fields = not all(s.frame_mbs_only for s in self._sequences.values()) or not self._sequences
-        return found
+        return key
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
         needs_more = is_key or with_order or self._may_have_fields or bool(self._with_packet)
@@ -108,7 +131,7 @@ class H264Scanner(NalScanner):
             if head & 31 == _SLICE:
                 return _REFERENCE_INFO if head & 0x60 else _DISPOSABLE_INFO
         is_reference = is_idr = False
-        in_band: list[tuple[tuple[int, int] | None, bytes]] = []
+        in_band: list[tuple[ParameterSetKey | None, bytes]] = []
         recovery: tuple[int, bool] | None = None
         slices: list[bytes] = []
         for nal in self._nal_units.split(packet):
@@ -193,14 +216,14 @@ class H264Scanner(NalScanner):
         previous = self._previous_poc % wrap
         count = self._previous_poc - previous + head.frame_num + wrap * (head.frame_num < previous)
         self._previous_poc = count
-        poc = 2 * count - (not is_reference) if sps.poc_type == 2 else _expected_poc(sps, count, is_reference)
+        poc = 2 * count - (not is_reference) if sps.poc_type == 2 else sps.expected_poc(count, is_reference)
         return self._sequence, poc + head.poc_delta + (sps.offset_for_bottom_field if head.is_bottom else 0)
 
 
 class FrameNumGapDetector:
-    """Detects missing reference pictures by frame_num, which counts them (7.4.3).
+    """Detects missing reference pictures by frame_num, which counts them (7.4.3); a decoder conceals them silently.
 
-    A decoder conceals such a gap without an error. Not thread-safe: use one for each decode pass.
+    Not thread-safe: use one for each decode pass.
     """
 
     def __init__(self, extradata: bytes) -> None:
@@ -225,94 +248,31 @@ class FrameNumGapDetector:
 def can_contain_fields(sequence_header: bytes) -> bool:
     """Return True if frame_mbs_only_flag of a sequence parameter set is 0; False if it cannot be read."""
     try:
-        return not _parse_sps(sequence_header)[1].frame_mbs_only
+        return not _Sps(sequence_header).frame_mbs_only
     except InvalidHeader:
         return False
 
 
-def _expected_poc(sps: _Sps, count: int, is_reference: bool) -> int:
-    """Return expectedPicOrderCnt (8.2.1.2); ``count`` is FrameNumOffset + frame_num."""
-    offsets = sps.offsets_for_references
-    count = max(0, count - (not is_reference)) if offsets else 0
-    cycles, rest = divmod(count - 1, len(offsets)) if count else (0, -1)
-    poc = cycles * sum(offsets) + sum(offsets[: rest + 1])
-    return poc if is_reference else poc + sps.offset_for_non_reference
-
-
-def _parse_sps(nal: bytes) -> tuple[int, _Sps]:
-    """Return the id and the beginning of a sequence parameter set, 7.3.2.1.1."""
-    bits = BitReader(unescape(nal), start=8)
-    profile = bits.u(8)
-    bits.skip(16)  # constraint flags and level
-    number = bits.ue()
-    separate, chroma, depth = False, 1, 8
-    if profile in _HIGH_PROFILES:
-        chroma = bits.ue()
-        separate = chroma == 3 and bits.flag()
-        depth = bits.ue() + 8
-        bits.ue()  # bit_depth_chroma_minus8, which decoders require to be the same
-        bits.skip(1)
-        if bits.flag():
-            for i in range(8 if chroma != 3 else 12):
-                if bits.flag():
-                    _skip_scaling_list(bits, 16 if i < 6 else 64)
-    frame_num_bits = bits.ue() + 4
-    poc_type = bits.ue()
-    poc_lsb_bits = bits.ue() + 4 if poc_type == 0 else 0
-    if max(frame_num_bits, poc_lsb_bits) > 16:  # 7.4.2.1.1
-        raise InvalidHeader("frame_num or pic_order_cnt_lsb of more than 16 bits")
-    deltas_coded = False
-    non_reference = bottom = 0
-    offsets: tuple[int, ...] = ()
-    if poc_type == 1:
-        deltas_coded = not bits.flag()
-        non_reference, bottom = bits.se(), bits.se()
-        offsets = tuple(bits.se() for _ in range(min(bits.ue(), 255)))
-    bits.ue()  # max_num_ref_frames
-    gaps_allowed = bits.flag()  # gaps_in_frame_num_value_allowed_flag
-    bits.ue()  # pic_width_in_mbs_minus1
-    bits.ue()  # pic_height_in_map_units_minus1
-    frames_only = bits.flag()
-    picture = _picture_format(chroma, depth, *_colour(bits, frames_only))
-    return number, _Sps(
-        frame_num_bits=frame_num_bits,
-        gaps_allowed=gaps_allowed,
-        poc_type=poc_type,
-        poc_lsb_bits=poc_lsb_bits,
-        poc_deltas_coded=deltas_coded,
-        offset_for_non_reference=non_reference,
-        offset_for_bottom_field=bottom,
-        offsets_for_references=offsets,
-        frame_mbs_only=frames_only,
-        separate_colour_planes=separate,
-        picture=picture,
-    )
-
-
 def _colour(bits: BitReader, frames_only: bool) -> tuple[int, int, int, int]:
     """Return (matrix, range, primaries, transfer) from the rest of the SPS and its VUI (E.1.1)."""
-    unspecified = UNSPECIFIED, UNSPECIFIED_RANGE, UNSPECIFIED, UNSPECIFIED
-    try:
+    color_range, codes = UNSPECIFIED_RANGE, [UNSPECIFIED] * 3
+    with suppress(InvalidHeader):
         bits.skip(1 if frames_only else 2)  # mb_adaptive_frame_field_flag, direct_8x8_inference_flag
         if bits.flag():
             for _ in range(4):
                 bits.ue()  # frame_cropping
-        if not bits.flag():  # vui_parameters_present_flag
-            return unspecified
-        if bits.flag() and bits.u(8) == 255:  # aspect_ratio_idc Extended_SAR
-            bits.skip(32)
-        if bits.flag():
-            bits.skip(1)  # overscan_appropriate_flag
-        if not bits.flag():  # video_signal_type_present_flag
-            return unspecified
-        bits.skip(3)
-        color_range = FULL_RANGE if bits.flag() else LIMITED_RANGE
-        if not bits.flag():  # colour_description_present_flag
-            return UNSPECIFIED, color_range, UNSPECIFIED, UNSPECIFIED
-        primaries, transfer, matrix = bits.u(8), bits.u(8), bits.u(8)
-        return matrix, color_range, primaries, transfer
-    except InvalidHeader:
-        return unspecified
+        if bits.flag():  # vui_parameters_present_flag
+            if bits.flag() and bits.u(8) == 255:  # aspect_ratio_idc Extended_SAR
+                bits.skip(32)
+            if bits.flag():
+                bits.skip(1)  # overscan_appropriate_flag
+            if bits.flag():  # video_signal_type_present_flag
+                bits.skip(3)
+                is_full, is_described = bits.flag(), bits.flag()
+                codes = [bits.u(8) for _ in codes] if is_described else codes
+                color_range = FULL_RANGE if is_full else LIMITED_RANGE
+    primaries, transfer, matrix = codes
+    return matrix, color_range, primaries, transfer
 
 
 def _picture_format(

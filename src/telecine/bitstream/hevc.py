@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
-from telecine.bitstream.nal import unescape
-from telecine.bitstream.nal_scanner import NalScanner, unwrap_poc
+from telecine.bitstream.nal import NalScanner, ParameterSetKey, unescape, unwrap_poc
 from telecine.bitstream.scanner import Leading, PacketInfo, RandomAccess
 
 __all__ = ["HevcScanner", "can_contain_fields", "is_progressive"]
@@ -14,11 +13,11 @@ __all__ = ["HevcScanner", "can_contain_fields", "is_progressive"]
 # NAL unit types, table 7-1
 _RADL_N, _RASL_N, _RASL_R = 6, 8, 9
 _BLA_W_LP, _IDR_W_RADL, _IDR_N_LP, _CRA, _LAST_IRAP = 16, 19, 20, 21, 23
+_RANDOM_ACCESS = dict.fromkeys((16, 17, 18, _CRA), RandomAccess.OPEN) | dict.fromkeys((19, 20), RandomAccess.CLOSED)
 _LAST_VCL, _VPS, _SPS, _PPS, _END_OF_SEQUENCE, _END_OF_BITSTREAM = 31, 32, 33, 34, 36, 37
 
 
-@dataclass(frozen=True)
-class _Pps:
+class _Pps(NamedTuple):
     output_flag_present: bool
     extra_slice_header_bits: int
 
@@ -41,7 +40,7 @@ class HevcScanner(NalScanner):
         """True if decoding cannot start at the last IRAP picture, because parameter sets are missing there."""
         super().__init__(extradata)
 
-    def _parse_parameter_set(self, unit: bytes) -> tuple[int, int] | None:
+    def _parse_parameter_set(self, unit: bytes) -> ParameterSetKey | None:
         try:
             kind = (unit[0] >> 1) & 63 if unit else -1
             if kind == _VPS and len(unit) > 2:
@@ -67,7 +66,7 @@ class HevcScanner(NalScanner):
                 return self._single_slice_info(kind, (packet[5] & 7) - 1)
         head: bytes | None = None
         ends_sequence = False
-        in_band: list[tuple[tuple[int, int] | None, bytes]] = []
+        in_band: list[tuple[ParameterSetKey | None, bytes]] = []
         for nal in self._nal_units.split(packet):
             if len(nal) < 2:
                 continue
@@ -89,7 +88,7 @@ class HevcScanner(NalScanner):
             self._lacks_parameter_sets = not can_start
         info = PacketInfo(
             disposable=_is_sublayer_non_reference(kind) and not in_band,  # parameter sets outlive their picture
-            random_access=_random_access(kind) if can_start else RandomAccess.NONE,
+            random_access=_RANDOM_ACCESS.get(kind, RandomAccess.NONE) if can_start else RandomAccess.NONE,
             leading=self._leading(kind),
             display_order=self._display_order(head, kind, temporal_id) if with_order else None,
             temporal_id=temporal_id,
@@ -98,7 +97,7 @@ class HevcScanner(NalScanner):
         return info
 
     def _single_slice_info(self, kind: int, temporal_id: int) -> PacketInfo:
-        """Return the facts of a picture in a single NAL unit; they are made once for each kind."""
+        """Return the facts of a picture in a single NAL unit, one shared object for each kind."""
         leading = self._leading(kind)
         info = self._single_slice_infos.get((kind, temporal_id, leading))
         if info is None:
@@ -179,12 +178,6 @@ def _is_sublayer_non_reference(kind: int) -> bool:
     return kind < _BLA_W_LP and kind % 2 == 0
 
 
-def _random_access(kind: int) -> RandomAccess:
-    if kind in (_IDR_W_RADL, _IDR_N_LP):
-        return RandomAccess.CLOSED
-    return RandomAccess.OPEN if _BLA_W_LP <= kind <= _CRA else RandomAccess.NONE
-
-
 def _parse_sps(nal: bytes) -> tuple[int, bool, int]:
     """Return the id, separate_colour_plane_flag and the bits of slice_pic_order_cnt_lsb, 7.3.2.2.1."""
     bits = BitReader(unescape(nal), start=16)
@@ -196,11 +189,8 @@ def _parse_sps(nal: bytes) -> tuple[int, bool, int]:
     separate = bits.ue() == 3 and bits.flag()
     bits.ue()  # pic_width_in_luma_samples
     bits.ue()  # pic_height_in_luma_samples
-    if bits.flag():
-        for _ in range(4):
-            bits.ue()
-    bits.ue()  # bit_depth_luma_minus8
-    bits.ue()  # bit_depth_chroma_minus8
+    for _ in range(6 if bits.flag() else 2):
+        bits.ue()  # conformance window if it is there, bit depths
     lsb_bits = bits.ue() + 4
     if lsb_bits > 16:  # 7.4.3.2.1
         raise InvalidHeader("slice_pic_order_cnt_lsb of more than 16 bits")

@@ -7,6 +7,7 @@ its AVI demuxer if the file has no index.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.scanner import Leading, PacketInfo, RandomAccess, Scanner
@@ -19,12 +20,7 @@ _PREDICTED = PacketInfo(leading=Leading.DECODABLE)
 
 
 class LegacyScanner(Scanner):
-    """Scans legacy codecs for random access points only; the container has the other facts.
-
-    Args:
-        codec: FFmpeg's name of it.
-        extradata: not used.
-    """
+    """Scans legacy codecs for random access points only; the container has the other facts."""
 
     def __init__(self, codec: str, extradata: bytes) -> None:
         self._is_intra = _INTRA_TESTS[codec]
@@ -34,10 +30,8 @@ class LegacyScanner(Scanner):
         is_intra = not self._has_started  # decoding can start nowhere before the first packet
         self._has_started = True
         if is_key and not is_intra:
-            try:
+            with suppress(InvalidHeader):
                 is_intra = self._is_intra(BitReader(bytes(packet[:_HEADER_BYTES])))
-            except InvalidHeader:
-                pass
         return _INTRA if is_intra else _PREDICTED
 
 
@@ -63,12 +57,7 @@ def _is_flv1_intra(bits: BitReader) -> bool:
 
 def _type_after(skipped: int, width: int) -> Callable[[BitReader], bool]:
     """Return a test for a picture type of ``width`` bits after ``skipped`` bits, in which 0 means intra."""
-
-    def is_intra(bits: BitReader) -> bool:
-        bits.skip(skipped)
-        return bits.u(width) == 0
-
-    return is_intra
+    return lambda bits: bits.u(skipped + width) & ((1 << width) - 1) == 0
 
 
 _INTRA_TESTS: dict[str, Callable[[BitReader], bool]] = {

@@ -6,6 +6,7 @@ shown before the I or P picture decoded before it.
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
@@ -16,15 +17,14 @@ __all__ = ["Mpeg2Scanner", "Mpeg4Scanner", "Vc1Scanner", "can_contain_fields"]
 _INTRA, _PREDICTED, _BIDIRECTIONAL = "I", "P", "B"
 
 
-class _PictureTypeTracker:
-    """Derives the facts of packets from the picture types of a stream, in decode order."""
+class _PictureTypeScanner(Scanner):
+    """Base of the scanners that derive the facts of packets from the picture types of a stream, in decode order."""
 
-    def __init__(self) -> None:
-        self._references = 0
-        self._pictures = 0
+    def __init__(self, extradata: bytes) -> None:
+        self._references = self._pictures = 0
         self._closed_gop = self._broken_link = False
 
-    def info(
+    def _info(
         self, kind: str, is_key: bool, with_order: bool, closed_gop: bool = False, broken_link: bool = False
     ) -> PacketInfo:
         """Return the facts of the next picture; the flags are those of the group of pictures that begins with it."""
@@ -46,35 +46,31 @@ class _PictureTypeTracker:
         )
 
 
-class Mpeg2Scanner(Scanner):
+class Mpeg2Scanner(_PictureTypeScanner):
     """Scans MPEG-1 and MPEG-2 video."""
-
-    def __init__(self, extradata: bytes) -> None:
-        self._types = _PictureTypeTracker()
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
         data = bytes(packet[:4096])
         at = data.find(b"\0\0\1\0")  # picture_start_code
         if at < 0 or at + 6 > len(data):
-            return self._types.info(_PREDICTED, False, with_order)
+            return self._info(_PREDICTED, False, with_order)
         group = data.find(b"\0\0\1\xb8", 0, at)  # group_start_code, 25 bits of time code, closed_gop, broken_link
         flags = data[group + 7] if group >= 0 and group + 8 <= len(data) else 0
         closed_gop, broken_link = bool(flags & 0x40), bool(flags & 0x20)
         kind = {1: _INTRA, 3: _BIDIRECTIONAL}.get((data[at + 5] >> 3) & 7, _PREDICTED)
-        return self._types.info(kind, is_key, with_order, closed_gop, broken_link)
+        return self._info(kind, is_key, with_order, closed_gop, broken_link)
 
 
-class Mpeg4Scanner(Scanner):
+class Mpeg4Scanner(_PictureTypeScanner):
     """Scans MPEG-4 part 2, with the packed B-frames that DivX and Xvid write into AVI files.
 
-    A packet may hold a reference VOP and the B-VOP decoded after it ("packed bitstream"). A VOP that is not coded
-    follows in a packet of its own, and the decoder outputs the packed B picture for it. If a coded VOP follows instead,
-    the decoder outputs the packed picture for that, and delays the coded one in turn. Other VOPs that are not coded
-    repeat the picture before, and bring none.
+    A packet may hold a reference VOP and the B-VOP decoded after it. The decoder outputs the B picture for the next
+    packet: a VOP that is not coded, or else a coded one, which is delayed in turn. Other VOPs that are not coded repeat
+    the picture before, and bring none.
     """
 
     def __init__(self, extradata: bytes) -> None:
-        self._types = _PictureTypeTracker()
+        super().__init__(extradata)
         self._time_bits: int | None = None
         self._interlaced = self._has_started = False
         self._delayed: str | None = None
@@ -83,21 +79,17 @@ class Mpeg4Scanner(Scanner):
 
     def _read_vol(self, data: bytes) -> None:
         """Read the first VideoObjectLayer() in ``data``; its start code is 0x20 to 0x2f."""
-        at = data.find(b"\0\0\1")
-        while 0 <= at < len(data) - 4:
-            if data[at + 3] >> 4 == 2:
-                with suppress(InvalidHeader):
-                    bits = BitReader(data[at + 4 : at + 96])
-                    self._time_bits = _vop_time_bits(bits)
-                    self._interlaced = _vol_interlaced(bits, self._time_bits)
-                return
-            at = data.find(b"\0\0\1", at + 3)
+        if found := re.search(rb"\x00\x00\x01[\x20-\x2f]", data):
+            with suppress(InvalidHeader):
+                bits = BitReader(data[found.end() : found.end() + 92])
+                self._time_bits = _vop_time_bits(bits)
+                self._interlaced = _vol_interlaced(bits, self._time_bits)
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
         data = bytes(packet)
         at = data.find(b"\0\0\1\xb6")  # vop_start_code, then vop_coding_type in two bits
         if at < 0 or at + 5 > len(data):
-            return self._types.info(_PREDICTED, False, with_order)
+            return self._info(_PREDICTED, False, with_order)
         if at >= 4:
             self._read_vol(data[:at])
         kind, delayed = _vop_type(data, at), self._delayed
@@ -109,7 +101,7 @@ class Mpeg4Scanner(Scanner):
             # if a picture is delayed, a coded VOP is delayed in turn
             self._delayed = kind if coded and delayed is not None else None
         if coded and (delayed is None or second >= 0):
-            info = self._types.info(kind, is_key, with_order)
+            info = self._info(kind, is_key, with_order)
             if self._interlaced:
                 # a decoder measures the distance of fields (Tframe, 7.7.2.2) once, at the first B-VOP that it decodes
                 access = RandomAccess.NONE if self._has_started else info.random_access
@@ -118,7 +110,7 @@ class Mpeg4Scanner(Scanner):
             return info if second < 0 else info._replace(disposable=False, has_packed_b_frame=True)
         if delayed is None:
             return PacketInfo(shown=False)
-        return self._types.info(delayed, False, with_order)._replace(disposable=False)
+        return self._info(delayed, False, with_order)._replace(disposable=False)
 
     def _is_coded(self, header: bytes) -> bool:
         """Return vop_coded (6.2.5); True if the header cannot be read."""
@@ -170,44 +162,37 @@ def _vol_interlaced(bits: BitReader, time_bits: int) -> bool:
         return True
 
 
-class Vc1Scanner(Scanner):
+class Vc1Scanner(_PictureTypeScanner):
     """Scans VC-1: the advanced profile, and the simple and main profiles (WMV3)."""
 
     def __init__(self, extradata: bytes) -> None:
-        self._types = _PictureTypeTracker()
+        super().__init__(extradata)
         self.interlaced = False
         """True if the sequence header of the advanced profile allows fields."""
         self._finterp = self._rangered = self._b_pictures = False
         sequence = extradata.find(b"\0\0\1\x0f")
         self._advanced = sequence >= 0
-        try:
-            if self._advanced:
-                self._parse_advanced(BitReader(extradata[sequence + 4 :]))
-            else:
-                self._parse_main(BitReader(extradata[:4]))
+        self._has_header = False
+        with suppress(InvalidHeader):
+            if self._advanced:  # sequence header, 6.1, up to INTERLACE
+                bits = BitReader(extradata[sequence + 4 :])
+                bits.skip(2 + 3 + 2 + 3 + 5 + 1 + 12 + 12 + 1)
+                self.interlaced = bits.flag()
+            else:  # STRUCT_C of the simple and main profiles, annex J
+                bits = BitReader(extradata[:4])
+                bits.skip(4 + 3 + 5 + 1 + 1 + 1 + 1 + 1 + 1 + 2 + 1 + 1 + 1 + 1)
+                self._rangered = bits.flag()
+                self._b_pictures = bits.u(3) > 0
+                bits.skip(2)
+                self._finterp = bits.flag()
             self._has_header = True
-        except InvalidHeader:
-            self._has_header = False
-
-    def _parse_advanced(self, bits: BitReader) -> None:
-        """Read the sequence header of the advanced profile, 6.1, up to INTERLACE."""
-        bits.skip(2 + 3 + 2 + 3 + 5 + 1 + 12 + 12 + 1)
-        self.interlaced = bits.flag()
-
-    def _parse_main(self, bits: BitReader) -> None:
-        """Read STRUCT_C of the simple and main profiles, annex J."""
-        bits.skip(4 + 3 + 5 + 1 + 1 + 1 + 1 + 1 + 1 + 2 + 1 + 1 + 1 + 1)
-        self._rangered = bits.flag()
-        self._b_pictures = bits.u(3) > 0
-        bits.skip(2)
-        self._finterp = bits.flag()
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
-        try:
-            kind = self._picture_type(bytes(packet[:512])) if self._has_header else _PREDICTED
-        except InvalidHeader:
-            kind = _PREDICTED
-        return self._types.info(kind, is_key, with_order)
+        kind = _PREDICTED
+        if self._has_header:
+            with suppress(InvalidHeader):
+                kind = self._picture_type(bytes(packet[:512]))
+        return self._info(kind, is_key, with_order)
 
     def _picture_type(self, data: bytes) -> str:
         if not self._advanced:

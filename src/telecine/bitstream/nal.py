@@ -1,14 +1,18 @@
-"""NAL units of H.264 and HEVC: types, splitting and joining, in Annex B and in length-prefixed framing."""
+"""NAL units of H.264 and HEVC: framing, parameter sets, and the base of the two scanners."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from typing import ClassVar
+
+from telecine.bitstream.scanner import Scanner
 
 __all__ = [
-    "MAX_NAL_UNITS", "PARAMETER_SET_TYPES", "SPS_TYPE", "START_CODE", "NalSplitter", "join_annex_b",
-    "join_length_prefixed", "nal_length_size", "nal_type", "replace_nal_units", "split_annex_b",
-    "split_length_prefixed", "unescape",
+    "MAX_NAL_UNITS", "PARAMETER_SET_TYPES", "SPS_TYPE", "START_CODE", "NalScanner", "NalSplitter", "ParameterSetKey",
+    "extradata_units", "join_annex_b", "join_length_prefixed", "nal_length_size", "nal_type", "prepend_parameter_sets",
+    "replace_nal_units", "split_annex_b", "split_length_prefixed", "unescape", "unwrap_poc",
 ]  # fmt: skip
 
 START_CODE = b"\0\0\0\1"
@@ -18,6 +22,10 @@ SPS_TYPE = {"h264": 7, "hevc": 33}
 """``nal_unit_type`` of a sequence parameter set, by codec (H.264 table 7-1, HEVC table 7-1)."""
 PARAMETER_SET_TYPES = {"h264": frozenset({7, 8, 13, 15}), "hevc": frozenset({32, 33, 34})}
 """``nal_unit_type`` of all parameter sets, by codec."""
+ParameterSetKey = tuple[int, int]
+"""``nal_unit_type`` and id of a parameter set."""
+_DEPENDENT_TYPES = {7: frozenset({8}), 32: frozenset({33, 34}), 33: frozenset({34})}
+"""By type of a parameter set, the types of those that refer to it (the types of H.264 and HEVC do not overlap)."""
 _MAX_SLICE_BYTES = 256
 """Bytes of a unit other than a parameter set that :class:`NalSplitter` gives: enough for a slice header."""
 _TYPE_SHIFT_AND_MASK = {"h264": (0, 0x1F), "hevc": (1, 0x3F)}
@@ -51,12 +59,7 @@ def nal_length_size(codec: str, extradata: bytes) -> int:
 
 
 class NalSplitter:
-    """Splits the packets of one stream into the beginnings of their NAL units, which is enough to read headers.
-
-    Args:
-        codec: "h264" or "hevc".
-        extradata: the stream's ``avcC``/``hvcC``, or Annex B parameter sets, or nothing.
-    """
+    """Splits the packets of one stream into the beginnings of their NAL units, which is enough to read headers."""
 
     def __init__(self, codec: str, extradata: bytes) -> None:
         self.length_size = nal_length_size(codec, extradata)
@@ -81,9 +84,7 @@ class NalSplitter:
 def split_annex_b(data: bytes | memoryview, whole: frozenset[int] | None = None) -> Iterator[bytes]:
     """Yield the NAL units between start codes, without the zeros that belong to the next start code.
 
-    Args:
-        data: bytes of the stream. A unit at the end may be cut off.
-        whole: first bytes of the units that are wanted whole, others are cut to 256 bytes; None for all.
+    If ``whole`` is given, units whose first byte is not in it are cut to 256 bytes.
     """
     data = bytes(data)
     at = data.find(b"\0\0\1")
@@ -99,18 +100,22 @@ def split_annex_b(data: bytes | memoryview, whole: frozenset[int] | None = None)
 
 
 def split_length_prefixed(data: bytes, length_size: int) -> list[bytes] | None:
-    """Return the whole NAL units of a length-prefixed packet; None if a length exceeds the packet."""
+    """Return the NAL units of a length-prefixed packet without empty ones; None if a length exceeds the packet."""
+    units, end = _read_units(data, 0, length_size, len(data))
+    return units if end <= len(data) else None
+
+
+def _read_units(data: bytes, at: int, length_size: int, count: int) -> tuple[list[bytes], int]:
+    """Return up to ``count`` NAL units from ``at`` on, and where they end: after the data if the last is cut off."""
     units: list[bytes] = []
-    at, end = 0, len(data)
-    while at < end:
-        length = int.from_bytes(data[at : at + length_size], "big")
-        at += length_size
-        if at + length > end:
-            return None
-        if length:
-            units.append(data[at : at + length])
-        at += length
-    return units
+    for _ in range(count):
+        if at >= len(data):
+            break
+        start = at + length_size
+        at = start + int.from_bytes(data[at:start], "big")
+        if start < at <= len(data):
+            units.append(data[start:at])
+    return units, at
 
 
 def join_annex_b(units: Iterable[bytes]) -> bytes:
@@ -130,3 +135,105 @@ def replace_nal_units(data: bytes, replace: Callable[[bytes], bytes]) -> bytes:
     return first + b"".join(
         b"\0\0\1" + (replace(one) if one else one) + unit[len(one) :] for one, unit in zip(bare, units, strict=True)
     )
+
+
+def extradata_units(codec: str, extradata: bytes) -> list[bytes]:
+    """Return the whole NAL units of ``avcC`` or ``hvcC`` (ISO/IEC 14496-15, 5.3.3.1 and 8.3.3.1), or of Annex B."""
+    if not nal_length_size(codec, extradata):
+        return list(split_annex_b(extradata))
+    is_avc = codec == "h264"
+    at, arrays = (5, 2) if is_avc else (23, extradata[22] if len(extradata) > 22 else 0)
+    units: list[bytes] = []
+    for i in range(arrays):
+        start = at + (1 if is_avc else 3)
+        count = int.from_bytes(extradata[at if is_avc else at + 1 : start], "big")
+        found, at = _read_units(extradata, start, 2, count & 31 if is_avc and i == 0 else count)
+        units += found
+    return units
+
+
+def prepend_parameter_sets(codec: str, extradata: bytes, new_extradata: bytes, packet: bytes) -> bytes | None:
+    """Return a packet with the parameter sets of new extradata prepended, for decoders that accept extradata only once.
+
+    Args:
+        codec: FFmpeg's name of it.
+        extradata: that of the file, which says how its packets are framed.
+        new_extradata: that which the container attached to this packet.
+        packet: its bytes.
+
+    Returns:
+        None if they do not fit together: another codec, Annex B, or lengths of another size.
+    """
+    if codec not in PARAMETER_SET_TYPES:
+        return None
+    size = nal_length_size(codec, extradata)
+    if not size or nal_length_size(codec, new_extradata) != size:
+        return None
+    units = extradata_units(codec, new_extradata)
+    if not units or max(map(len, units)) >= 1 << 8 * size:
+        return None
+    return join_length_prefixed(units, size) + packet
+
+
+class NalScanner(Scanner, ABC):
+    """Tracks which parameter sets of a stream differ from those in its first extradata. Not thread-safe.
+
+    A decoder knows the parameter sets of the extradata, and those that it has read since. So after one of them has
+    changed, decoding can start only at a packet that repeats it.
+    """
+
+    accepts_new_extradata = True
+    codec: ClassVar[str]
+
+    def __init__(self, extradata: bytes) -> None:
+        self._known: dict[ParameterSetKey, bytes] = {}
+        """The latest parameter sets."""
+        self._changed: set[ParameterSetKey] = set()
+        self._with_packet: set[ParameterSetKey] = set()
+        """Those that come with the current packet, in it or attached by the container."""
+        self._sequence = -1
+        self._previous_poc = 0
+        self.update_extradata(extradata)
+        self._changed.clear()
+        self._with_packet.clear()
+
+    def update_extradata(self, extradata: bytes) -> None:
+        self._nal_units = NalSplitter(self.codec, extradata)
+        self._record((self._parse_parameter_set(unit), unit) for unit in extradata_units(self.codec, extradata))
+
+    @abstractmethod
+    def _parse_parameter_set(self, unit: bytes) -> ParameterSetKey | None:
+        """Keep a parameter set for the slices that refer to it; return its type and id, None if it cannot be read."""
+
+    def _record(self, units: Iterable[tuple[ParameterSetKey | None, bytes]]) -> None:
+        for key, unit in units:
+            if key is None:
+                continue
+            unit = unit.rstrip(b"\0")  # zeros at the end belong to the next start code
+            if self._known.get(key) != unit:
+                self._known[key] = unit
+                # FFmpeg's decoders drop the parameter sets that refer to one that changes
+                dependent = _DEPENDENT_TYPES.get(key[0], ())
+                self._changed |= {key, *(other for other in self._known if other[0] in dependent)}
+            self._with_packet.add(key)
+
+    def _can_start(self, in_band: list[tuple[ParameterSetKey | None, bytes]], is_key: bool, has_picture: bool) -> bool:
+        """End the current packet, and return True if a decoder that starts at it has all parameter sets."""
+        # if the container keeps parameter sets in its header, those with a picture that is no key frame are damage
+        if is_key or not has_picture or not self._nal_units.length_size:
+            self._record(in_band)
+        is_complete = self._changed <= self._with_packet
+        self._with_packet.clear()
+        return is_complete
+
+
+def unwrap_poc(lsb: int, lsb_bits: int, previous: int) -> int:
+    """Return the picture order count nearest to ``previous`` with these low bits (H.264 8.2.1.1, HEVC 8.3.1)."""
+    wrap = 1 << lsb_bits
+    previous_lsb = previous % wrap
+    poc = previous - previous_lsb + lsb
+    if lsb < previous_lsb and previous_lsb - lsb >= wrap // 2:
+        return poc + wrap
+    if lsb > previous_lsb and lsb - previous_lsb > wrap // 2:
+        return poc - wrap
+    return poc

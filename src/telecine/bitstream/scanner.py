@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import ClassVar, NamedTuple
 
-__all__ = ["Leading", "PacketInfo", "PictureFormat", "RandomAccess", "Scanner"]
+__all__ = ["CodedFrame", "Leading", "PacketInfo", "PictureFormat", "RandomAccess", "Scanner", "frames_info"]
 
 
 class RandomAccess(IntEnum):
@@ -71,6 +72,31 @@ class PictureFormat(NamedTuple):
     """Transfer characteristics, a code point of ITU-T H.273."""
     monochrome: bool = False
     """True if the stream has no chroma, although FFmpeg's decoder gives neutral chroma."""
+
+
+class CodedFrame(NamedTuple):
+    """The facts in the header of one frame, of which a packet may hold several (VP8, VP9, AV1)."""
+
+    is_shown: bool
+    is_key: bool = False
+    refreshes_references: bool = True
+    shows_existing_frame: bool = False
+    resets_decoder_state: bool = True
+    picture: PictureFormat | None = None
+
+
+def frames_info(frames: Sequence[CodedFrame], disposable: bool) -> PacketInfo:
+    """Return the facts of a packet from those of its frames."""
+    first = frames[0]
+    is_single = len(frames) == 1 and first.is_shown
+    return PacketInfo(
+        shown=any(frame.is_shown for frame in frames),
+        disposable=disposable,
+        random_access=RandomAccess.CLOSED if is_single and first.is_key else RandomAccess.NONE,
+        leading=Leading.DECODABLE,
+        resets_decoder_state=first.resets_decoder_state,
+        has_single_shown_frame=is_single and not first.shows_existing_frame,
+    )
 
 
 class Scanner:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.h273 import FULL_RANGE, LIMITED_RANGE, RGB_MATRIX, UNSPECIFIED, matrix_code
-from telecine.bitstream.scanner import Leading, PacketInfo, PictureFormat, RandomAccess, Scanner
+from telecine.bitstream.scanner import CodedFrame, Leading, PacketInfo, PictureFormat, Scanner, frames_info
 
 __all__ = ["Vp8Scanner", "Vp9Scanner"]
 
@@ -18,18 +16,7 @@ class Vp8Scanner(Scanner):
         if len(packet) < 3:
             return PacketInfo(shown=False, has_single_shown_frame=False)
         # frame tag, RFC 6386, 9.1: bit 0 is the inverse key frame flag, bit 4 show_frame
-        key, shown = not packet[0] & 1, bool(packet[0] & 0x10)
-        access = RandomAccess.CLOSED if key and shown else RandomAccess.NONE
-        return PacketInfo(shown, random_access=access, leading=Leading.DECODABLE, has_single_shown_frame=shown)
-
-
-class _Vp9Frame(NamedTuple):
-    is_shown: bool
-    is_key: bool
-    refreshes_references: bool
-    resets_decoder_state: bool
-    picture: PictureFormat | None = None
-    shows_existing_frame: bool = False
+        return frames_info([CodedFrame(bool(packet[0] & 0x10), is_key=not packet[0] & 1)], disposable=False)
 
 
 class Vp9Scanner(Scanner):
@@ -47,15 +34,8 @@ class Vp9Scanner(Scanner):
             return PacketInfo(leading=Leading.DECODABLE, resets_decoder_state=False)
         first = frames[0]
         self.picture = first.picture or self.picture
-        is_single = len(frames) == 1 and first.is_shown
-        return PacketInfo(
-            shown=any(frame.is_shown for frame in frames),
-            disposable=is_single and not first.refreshes_references,
-            random_access=RandomAccess.CLOSED if is_single and first.is_key else RandomAccess.NONE,
-            leading=Leading.DECODABLE,
-            resets_decoder_state=first.resets_decoder_state,
-            has_single_shown_frame=is_single and not first.shows_existing_frame,
-        )
+        is_disposable = len(frames) == 1 and first.is_shown and not first.refreshes_references
+        return frames_info(frames, disposable=is_disposable)
 
 
 def _split_superframe(packet: bytes | memoryview) -> list[bytes | memoryview]:
@@ -77,7 +57,7 @@ def _split_superframe(packet: bytes | memoryview) -> list[bytes | memoryview]:
     return [packet]
 
 
-def _vp9_frame(header: bytes) -> _Vp9Frame:
+def _vp9_frame(header: bytes) -> CodedFrame:
     """Read the beginning of uncompressed_header(), 6.2."""
     bits = BitReader(header)
     if bits.u(2) != 2:
@@ -87,15 +67,15 @@ def _vp9_frame(header: bytes) -> _Vp9Frame:
     if profile == 3:
         bits.skip(1)
     if bits.flag():  # show_existing_frame: nothing is decoded, no state changes
-        return _Vp9Frame(True, False, refreshes_references=False, resets_decoder_state=False, shows_existing_frame=True)
+        return CodedFrame(True, refreshes_references=False, shows_existing_frame=True, resets_decoder_state=False)
     is_key = not bits.flag()
     is_shown, error_resilient = bits.flag(), bits.flag()
     if is_key:
-        return _Vp9Frame(is_shown, True, True, resets_decoder_state=True, picture=_vp9_picture(bits, profile))
+        return CodedFrame(is_shown, is_key=True, picture=_vp9_picture(bits, profile))
     intra_only = not is_shown and bits.flag()
     if not error_resilient:
         bits.skip(2)  # reset_frame_context
-    return _Vp9Frame(is_shown, False, intra_only or bits.u(8) != 0, resets_decoder_state=error_resilient)
+    return CodedFrame(is_shown, False, intra_only or bits.u(8) != 0, resets_decoder_state=error_resilient)
 
 
 _MATRICES = tuple(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from telecine.bitstream.extradata import prepend_parameter_sets
+from telecine.bitstream.nal import prepend_parameter_sets
 from telecine.container.demuxer import Demuxer
 from telecine.container.timestamps import MPEG_CLOCK_TICKS, NO_TIME
 from telecine.errors import SourceError, UnsupportedVideoError
