@@ -190,12 +190,10 @@ def _is_stale(
     picture: npt.NDArray[np.uint8],
     previous: npt.NDArray[np.uint8],
 ) -> bool:
-    """Return True if a picture is a stale copy of the one converted before it.
-
-    OpenCV returns that copy, and reports success, if it cannot convert a picture, an interlaced one for instance. Equal
-    pictures are mostly genuine, as in a slide show. So the second one is decoded again by a new capture, which has
-    converted nothing that it could return instead.
-    """
+    """Return True if a picture is a stale copy of the one converted before it."""
+    # OpenCV returns that copy, and reports success, if it cannot convert a picture, an interlaced one for instance.
+    # Equal pictures are mostly genuine, as in a slide show. So the second one is decoded again by a new capture, which
+    # has converted nothing that it could return instead
     if picture.shape != previous.shape or not np.array_equal(picture[::_COMPARED_LINES], previous[::_COMPARED_LINES]):
         return False
     if not np.array_equal(picture, previous):
@@ -209,10 +207,8 @@ def _is_stale(
 
 
 def _open_capture(file: RemuxedFile, threads: int) -> Any:
-    """Open a file with OpenCV. It is closed when the capture is freed; never call ``release()``.
-
-    In ``release()`` OpenCV frees its Python reader without holding the GIL, which ends the process.
-    """
+    """Open a file with OpenCV. It is closed when the capture is freed; never call ``release()``."""
+    # in `release()` OpenCV frees its Python reader without holding the GIL, which ends the process
     import cv2
 
     # OpenCV's stubs ask for its C++ interface, but it takes a Python BufferedIOBase. One written in C: if a signal

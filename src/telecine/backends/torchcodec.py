@@ -181,11 +181,9 @@ class _PlanDecoder:
 
 
 def _frame_mappings(file: RemuxedFile) -> str:
-    """Return the frames of a file as ffprobe lists them, with only those as key frames at which it must seek.
-
-    TorchCodec would seek at each key frame between two wanted frames, which empties the decoder's threads, although all
-    packets of the file have to be decoded.
-    """
+    """Return the frames of a file as ffprobe lists them, with only those as key frames at which it must seek."""
+    # TorchCodec would seek at each key frame between two wanted frames, which empties the decoder's threads, although
+    # all packets of the file have to be decoded
     first, *others = file.packet_positions()
     seek_points = {first, *(file.positions[int(range_.packets[0])] for range_ in file.ranges[1:] if range_.reset)}
     frames = [

@@ -54,11 +54,9 @@ def make_plan(index: PacketIndex, frames: npt.NDArray[np.int64], only_closed: bo
 def _group_targets(
     index: PacketIndex, targets: npt.NDArray[np.int64], only_closed: bool
 ) -> list[tuple[int, npt.NDArray[np.int64]]]:
-    """Return (first packet, targets) of each decode range, ascending.
-
-    Each target needs the packets from its random access point up to itself. Needs that overlap are merged, and so are
-    those that touch: that feeds nothing more and saves a reset.
-    """
+    """Return (first packet, targets) of each decode range, ascending."""
+    # each target needs the packets from its random access point up to itself. Needs that overlap are merged, and so are
+    # those that touch: that feeds nothing more and saves a reset
     if not len(targets):
         return []
     points = np.flatnonzero(index.random_access)

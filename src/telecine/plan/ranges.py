@@ -105,10 +105,8 @@ def _shorten(index: PacketIndex, range_: DecodeRange) -> DecodeRange:
 def find_undecodable_targets(
     index: PacketIndex, range_: DecodeRange, decode: Callable[[DecodeRange], bool]
 ) -> set[int]:
-    """Find by bisection which targets cannot be decoded by a library that returns nothing if any frame fails.
-
-    The range has no closed random access point inside, so all targets after a failure fail too.
-    """
+    """Find by bisection which targets cannot be decoded by a library that returns nothing if any frame fails."""
+    # the range has no closed random access point inside, so all targets after a failure fail too
     failed: set[int] = set()
 
     def search(targets: list[int]) -> bool:

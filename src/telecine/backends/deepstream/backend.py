@@ -216,10 +216,8 @@ class _FileDecoder:
 
 
 def _build_in_turn(files: Iterator[InputFile], deadline: Deadline) -> Iterator[InputFile]:
-    """Yield files, each built by one request at a time.
-
-    The library runs Python code at every picture: the fewer threads compete for the interpreter, the faster it is.
-    """
+    """Yield files, each built by one request at a time."""
+    # the library runs Python code at every picture: the fewer threads compete for the interpreter, the faster it is
     while True:
         while not _building.acquire(timeout=POLL_SECONDS):
             deadline.check("waiting for others to read their packets")
@@ -254,10 +252,8 @@ def _refuse_unsupported(request: DecodeRequest) -> None:
 
 
 def _color_options(request: DecodeRequest) -> str:
-    """Return options of FFmpeg's ``h264_metadata`` and ``hevc_metadata`` that write the colours into the stream.
-
-    The library chooses the matrix by the primaries, so primaries, transfer and matrix get the same code point.
-    """
+    """Return options of FFmpeg's ``h264_metadata`` and ``hevc_metadata`` that write the colours into the stream."""
+    # the library chooses the matrix by the primaries, so primaries, transfer and matrix get the same code point
     info = request.info
     code = matrix_code(_CONVERTED_AS[info.color_space])
     full = info.color_range == "pc" or info.pixel_format == "yuvj420p"

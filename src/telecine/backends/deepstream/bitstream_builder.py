@@ -82,11 +82,9 @@ class _ScannedRange:
 
 
 def plan_ranges(index: PacketIndex, frames: npt.NDArray[np.int64]) -> list[DecodeRange]:
-    """Plan decode ranges without a closed random access point inside.
-
-    A decoder may or may not return the leading pictures of an open point of H.264 that it starts at. So H.264 ranges
-    start at a closed point, if there is one.
-    """
+    """Plan decode ranges without a closed random access point inside."""
+    # a decoder may or may not return the leading pictures of an open point of H.264 that it starts at. So H.264 ranges
+    # start at a closed point, if there is one
     plan = make_plan(index, frames, only_closed=index.codec == "h264")
     return [part for range_ in plan.ranges for part in split_at_closed_points(index, range_)]
 
@@ -147,10 +145,8 @@ def _build_file(request: DecodeRequest, ranges: list[_ScannedRange], color_optio
 
 
 def _cra_to_bla(unit: bytes) -> bytes:
-    """Turn a CRA unit of HEVC into a BLA unit, so that a new coded video sequence starts at it in mid-stream.
-
-    Output order starts anew there, and a decoder drops the leading pictures that refer to earlier ones.
-    """
+    """Turn a CRA unit of HEVC into a BLA unit, so that a new coded video sequence starts at it in mid-stream."""
+    # output order starts anew there, and a decoder drops the leading pictures that refer to earlier ones
     if nal_type("hevc", unit) != _CRA:
         return unit
     return bytes([unit[0] & 0x81 | _BLA << 1]) + unit[1:]

@@ -34,10 +34,8 @@ class Decoder:
         self._threads = 0
 
     def restart(self, threads: int) -> VideoCodecContext:
-        """Return a decoder in its first state, with this number of frame threads.
-
-        A flushed decoder keeps the parameter sets of earlier packets; use :meth:`discard` first to drop them.
-        """
+        """Return a decoder in its first state, with this number of frame threads."""
+        # a flushed decoder keeps the parameter sets of earlier packets; use `discard` first to drop them
         if self._context is not None and self._threads == threads:
             self._context.flush_buffers()
             return self._context
@@ -49,11 +47,9 @@ class Decoder:
         return self._context
 
     def discard(self) -> None:
-        """Free the decoder. The next one starts with the container's extradata only.
-
-        It is flushed first, which ends the work of its threads: PyAV frees a decoder while it holds the GIL, and waits
-        for threads that may need the GIL to log. Call this in the thread that uses the decoder.
-        """
+        """Free the decoder. The next one starts with the container's extradata only."""
+        # it is flushed first, which ends the work of its threads: PyAV frees a decoder while it holds the GIL, and
+        # waits for threads that may need the GIL to log. Call this in the thread that uses the decoder
         if self._context is not None:
             self._context.flush_buffers()
         self._context = None

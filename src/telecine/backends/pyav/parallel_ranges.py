@@ -46,10 +46,8 @@ class DecodeProgress:
 
 
 def split_threads(request: DecodeRequest, threads: int) -> tuple[int, int] | None:
-    """Return how many decoder threads each of two decoders gets; None if one decoder must decode all ranges.
-
-    The first decoder starts with the longest range. If that is most of the work, it needs most of the threads.
-    """
+    """Return how many decoder threads each of two decoders gets; None if one decoder must decode all ranges."""
+    # the first decoder starts with the longest range. If that is most of the work, it needs most of the threads
     lengths = [len(range_.packets) for range_ in request.plan.ranges]
     if threads < 2 or len(lengths) < 2 or not _are_independent(request):
         return None
@@ -60,11 +58,9 @@ def split_threads(request: DecodeRequest, threads: int) -> tuple[int, int] | Non
 
 
 def _are_independent(request: DecodeRequest) -> bool:
-    """Return True if each range can be decoded by a decoder that has not decoded the others.
-
-    Ranges start at random access points, so they need only the parameter sets from before. These must all be in the
-    container's extradata, and the packets must be in memory, because the file is read in order.
-    """
+    """Return True if each range can be decoded by a decoder that has not decoded the others."""
+    # ranges start at random access points, so they need only the parameter sets from before. These must all be in the
+    # container's extradata, and the packets must be in memory, because the file is read in order
     index = request.index
     if index.packets is None or index.new_extradata:
         return False

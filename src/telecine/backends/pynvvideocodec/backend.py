@@ -127,11 +127,9 @@ def _refuse_unsupported(request: DecodeRequest) -> None:
 
 
 def _hardware_refusal(request: DecodeRequest) -> str | None:
-    """Return the reason why the GPU cannot decode a video; None if it can, or if it is not known.
-
-    For some unsupported formats the library returns neither frames nor an error. Its own query of the capabilities
-    creates a CUDA context beside torch's, so the extension is asked instead, if it is installed.
-    """
+    """Return the reason why the GPU cannot decode a video; None if it can, or if it is not known."""
+    # for some unsupported formats the library returns neither frames nor an error. Its own query of the capabilities
+    # creates a CUDA context beside torch's, so the extension is asked instead, if it is installed
     info, geometry = request.info, request.geometry
     # planes of RGB are stored as 4:4:4
     stored = PIXEL_FORMATS.get(info.pixel_format.replace("gbrp", "yuv444p"))

@@ -40,10 +40,8 @@ class DecoderSession(Session):
             raise kind(f"pynvvideocodec: no decoder could be made: {failure}") from error
 
     def decode(self, data: bytes, pts: int) -> list[tuple[int, Any]]:
-        """Feed a packet. Return (pts, frame) in display order; frames are valid until the next call.
-
-        The pts must ascend in display order, else the driver's parser exchanges those of frames.
-        """
+        """Feed a packet. Return (pts, frame) in display order; frames are valid until the next call."""
+        # the pts must ascend in display order, else the driver's parser exchanges those of frames
         packet = self._library.PacketData()
         packet.pts = self._first_pts + pts
         packet.bsl_data = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value

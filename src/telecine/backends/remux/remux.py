@@ -68,10 +68,8 @@ class RemuxedFile:
         return sorted(position for packet, position in self.positions.items() if packet not in self.corrupt)
 
     def start_milliseconds(self) -> int:
-        """Return the start time that FFmpeg gives the file, for libraries that count time from there.
-
-        It is the time of the first packet, or of the first frame if leading pictures of the first packet precede it.
-        """
+        """Return the start time that FFmpeg gives the file, for libraries that count time from there."""
+        # it is the time of the first packet, or of the first frame if leading pictures of the first packet precede it
         if not min(self.positions.items())[1]:
             return 0
         import av
