@@ -9,8 +9,7 @@ import pytest
 
 from support.letter_stream import Stream
 from telecine.index.packet_index import PacketIndex
-from telecine.plan.decode_plan import make_plan
-from telecine.plan.frame_groups import split_frames
+from telecine.plan.decode_plan import make_plan, split_frames
 
 
 def index_of(letters: str) -> PacketIndex:

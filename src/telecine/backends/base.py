@@ -34,8 +34,7 @@ from telecine.index.packet_scan import PACKET_BYTES
 from telecine.index.video_info import VideoInfo
 from telecine.limits import Limits
 from telecine.pixels.geometry import Geometry
-from telecine.plan.decode_plan import DecodePlan, make_plan
-from telecine.plan.frame_groups import split_frames
+from telecine.plan.decode_plan import DecodePlan, make_plan, split_frames
 from telecine.plan.packet_reader import PacketReader
 from telecine.source.source import Source
 from telecine.system import usable_cores

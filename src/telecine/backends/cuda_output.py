@@ -155,7 +155,7 @@ def upload(frames: npt.NDArray[np.uint8], device: str, out: str) -> tuple[Any, s
         return array, f"cuda:{index}"
 
 
-def allocate_tensor(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+def allocate_tensor(shape: tuple[int, ...], device: torch.device | str) -> torch.Tensor:
     """Return an uninitialised ``uint8`` tensor."""
     import torch
 

@@ -80,14 +80,6 @@ class TorchCodecBackend(Backend):
         return decoder.output.decoded(tuple(sorted(decoder.notes)))
 
 
-def _make_output(request: DecodeRequest) -> HostOutput | TorchOutput:
-    import torch
-
-    if request.device == "cpu":
-        return HostOutput(request)
-    return TorchOutput(request, torch.device(request.device))
-
-
 def _threads(request: DecodeRequest) -> int:
     threads: int | None = request.options["num_ffmpeg_threads"]
     return request.decoder_threads() if threads is None else threads
@@ -97,7 +89,7 @@ class _PlanDecoder:
     """Executes the plan of one request. Not thread-safe."""
 
     def __init__(self, request: DecodeRequest) -> None:
-        self.output = _make_output(request)
+        self.output = HostOutput(request) if request.device == "cpu" else TorchOutput(request, request.device)
         self.notes: set[str] = set()
         self._request = request
         self._index = request.index

@@ -94,11 +94,10 @@ class DeepStreamBackend(Backend):
         return request.gpu_cost(on_host=request.device == "cpu")
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        import torch
 
         _refuse_unsupported(request)
         on_host = request.device == "cpu"
-        output = PinnedOutput(request) if on_host else TorchOutput(request, torch.device("cuda", 0))
+        output = PinnedOutput(request) if on_host else TorchOutput(request, "cuda:0")
         _FileDecoder(self._workers, request, output).decode()
         return output.decoded()
 

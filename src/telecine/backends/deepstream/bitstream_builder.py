@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from telecine.backends.base import DecodeRequest
 from telecine.backends.deepstream.mkv_writer import Block, write_mkv
-from telecine.bitstream import Leading, RandomAccess, Scanner, scanner_for
+from telecine.bitstream import Leading, RandomAccess, Scanner, can_contain_fields, scanner_for
 from telecine.bitstream.annexb import AnnexBConverter
-from telecine.bitstream.h264 import FrameNumGapDetector, H264Scanner
+from telecine.bitstream.h264 import FrameNumGapDetector
 from telecine.bitstream.nal import join_annex_b, nal_type, replace_nal_units, split_annex_b
 from telecine.errors import UnsupportedVideoError
 from telecine.index.display_order import order_conflicts
@@ -189,8 +189,12 @@ class _RangeScanner:
             ):
                 break
             if is_first:
-                self._refuse_fields(raw)
                 scanned.sequence_headers = self._stream.sequence_headers
+                if index.codec == "h264" and any(can_contain_fields("h264", sps) for sps in scanned.sequence_headers):
+                    name = self._request.source.name
+                    raise UnsupportedVideoError(
+                        f"{name}: deepstream does not give interlaced H.264 as it is; use backend='pyav'"
+                    )
             info = order.scan(raw, is_random_access, True)
             if info.leading == Leading.UNDECODABLE:
                 continue
@@ -233,15 +237,6 @@ class _RangeScanner:
         start = int(ordinals[0])
         if index.codec == "h264" and index.random_access[start] == RandomAccess.OPEN:
             scanned.num_optional = scanned.sorted_pictures.index(start)
-
-    def _refuse_fields(self, packet: memoryview) -> None:
-        if self._index.codec != "h264":
-            return
-        head = H264Scanner(self._extradata).first_slice(packet)
-        if head is not None and not head.sps.frame_mbs_only:
-            raise UnsupportedVideoError(
-                f"{self._request.source.name}: deepstream does not give interlaced H.264 as it is; use backend='pyav'"
-            )
 
 
 class _ColorWriter:

@@ -25,9 +25,15 @@ from telecine.backends.cuda_output import (
     load_extension,
     parse_device_index,
 )
-from telecine.backends.pynvvideocodec.batches import DEINTERLACES, BatchReader, PacketBatch, PassState, refusal
+from telecine.backends.pynvvideocodec.batches import (
+    DEINTERLACES,
+    DISPLAYED_IN_DECODE_ORDER,
+    BatchReader,
+    PacketBatch,
+    PassState,
+    refusal,
+)
 from telecine.backends.pynvvideocodec.decoder_session import DecoderSession, LibraryFailure
-from telecine.backends.pynvvideocodec.parser_check import DISPLAYED_IN_DECODE_ORDER
 from telecine.backends.pynvvideocodec.surfaces import GpuSurfaceOutput, HostSurfaceOutput, locate_surface
 from telecine.backends.session_pool import SessionPool
 from telecine.errors import BackendUnavailable, UnsupportedVideoError

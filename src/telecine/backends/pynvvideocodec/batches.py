@@ -11,14 +11,17 @@ import numpy.typing as npt
 
 from telecine.backends.base import DecodeRequest
 from telecine.backends.cuda_output import NVDEC_CODECS
-from telecine.backends.pynvvideocodec.parser_check import DISPLAYED_IN_DECODE_ORDER, ParserCheck
 from telecine.bitstream import can_contain_fields, scanner_for
 from telecine.bitstream.annexb import AnnexBConverter
+from telecine.bitstream.h264 import FrameNumGapDetector
 from telecine.errors import UnsupportedVideoError
+from telecine.index.display_order import order_conflicts
 
-__all__ = ["DEINTERLACES", "BatchReader", "PacketBatch", "PassState", "refusal"]
+__all__ = ["DEINTERLACES", "DISPLAYED_IN_DECODE_ORDER", "BatchReader", "PacketBatch", "PassState", "refusal"]
 
 DEINTERLACES = "it deinterlaces, but frames must come out as they are, with both fields"
+DISPLAYED_IN_DECODE_ORDER = frozenset({"vp8", "vp9", "av1"})
+"""Codecs whose frames are displayed in the order of their packets, and whose streams can contain hidden frames."""
 _BATCH_PACKETS = 32
 """Packets that are prepared together: calls of the library then return with little Python in between."""
 
@@ -27,6 +30,34 @@ def refusal(reason: str, codec: str = "") -> UnsupportedVideoError:
     """Return an error that names backends to use instead: pyav, and nvdec if it decodes the codec."""
     also = " or 'nvdec'" if codec in NVDEC_CODECS else ""
     return UnsupportedVideoError(f"pynvvideocodec: {reason}; use backend='pyav'{also}")
+
+
+class ParserCheck:
+    """Compares the timestamps given to the parser with the bitstream. Not thread-safe: one per decoder session.
+
+    The parser expects timestamps that rise in the bitstream's output order. It exchanges those that do not, and frames
+    then come out under the timestamps of others.
+    """
+
+    def __init__(self, codec: str, extradata: bytes) -> None:
+        self._numbers = FrameNumGapDetector(extradata) if codec == "h264" else None
+        self._scanner = None if codec in DISPLAYED_IN_DECODE_ORDER else scanner_for(codec, extradata)
+        self._is_order_known = True
+        self._timestamps: dict[int, int] = {}
+        self._orders: dict[int, tuple[int, int]] = {}
+
+    def add_packet(self, ordinal: int, timestamp: int, packet: memoryview, is_key: bool) -> bool:
+        """Record a packet that is fed. Returns True if frame numbers show a missing reference before it."""
+        if self._scanner is not None:
+            facts = self._scanner.scan(packet, is_key, with_order=True)
+            if facts.shown and facts.display_order is not None:
+                self._timestamps[ordinal], self._orders[ordinal] = timestamp, facts.display_order
+            self._is_order_known &= not facts.shown or facts.display_order is not None
+        return self._numbers is not None and self._numbers.has_gap_before(packet)
+
+    def exchanged_packets(self) -> set[int]:
+        """Return the ordinals of packets whose timestamps contradict the bitstream's output order."""
+        return order_conflicts(self._timestamps, self._orders) if self._is_order_known else set()
 
 
 class PacketBatch(NamedTuple):

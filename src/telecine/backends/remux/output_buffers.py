@@ -175,7 +175,7 @@ class TorchOutput:
     :mod:`telecine.pixels.geometry`.
     """
 
-    def __init__(self, request: DecodeRequest, device: torch.device) -> None:
+    def __init__(self, request: DecodeRequest, device: str) -> None:
         self._geometry = request.geometry
         self.data = allocate_tensor(_shape(request), device)
         self.kept = np.zeros(len(self.data), np.bool_)

@@ -99,7 +99,8 @@ def remux(reader: PacketReader, ranges: tuple[DecodeRange, ...], deadline: Deadl
     delay = max(0, int((np.arange(len(ordinals)) - in_display_order).max()))
     positions = dict(zip(ordinals.tolist(), in_display_order.tolist(), strict=True))
     corrupt: set[int] = set()
-    sps_changes = _SpsChanges(index.codec, demuxer.extradata)
+    splitter = NalSplitter(index.codec, demuxer.extradata) if index.codec in SPS_TYPE else None
+    sps: set[tuple[bytes, ...]] = set()
     is_reordered = delay > 0 or bool(index.second_field[ordinals].any())
     is_avcc = index.codec == "h264" and demuxer.extradata[:1] == b"\1"
     name, options = _MP4 if is_avcc and not is_reordered else _MATROSKA
@@ -113,8 +114,8 @@ def remux(reader: PacketReader, ranges: tuple[DecodeRange, ...], deadline: Deadl
             packet.dts = (number - delay) * STEP_MILLISECONDS
             packet.duration = STEP_MILLISECONDS
             packet.is_keyframe = bool(index.random_access[ordinal])
-            if packet.is_keyframe or index.key[ordinal]:
-                sps_changes.add_packet(memoryview(packet))
+            if splitter is not None and (packet.is_keyframe or index.key[ordinal]):
+                sps.add(_sps(index.codec, splitter, memoryview(packet)))
             try:
                 if index.corrupt[ordinal]:
                     corrupt.add(ordinal)
@@ -129,28 +130,13 @@ def remux(reader: PacketReader, ranges: tuple[DecodeRange, ...], deadline: Deadl
         dict(sorted((positions[packet], rows) for packet, rows in output_rows(ranges).items())),
         int((index.presentable[ordinals] & ~index.second_field[ordinals]).sum()),
         frozenset(corrupt),
-        sps_changes.found,
+        len(sps - {()}) > 1,
     )
 
 
-class _SpsChanges:
-    """Finds out if the SPS of H.264 or HEVC changes from one key frame to another."""
-
-    def __init__(self, codec: str, extradata: bytes) -> None:
-        self._codec = codec
-        self._splitter = NalSplitter(codec, extradata) if codec in SPS_TYPE else None
-        self._latest: list[bytes] = []
-        self.found = False
-        """True if it changed."""
-
-    def add_packet(self, packet: memoryview) -> None:
-        """Compare the SPS of a packet, if it has any, with those before it."""
-        if self._splitter is None:
-            return
-        sps_type = SPS_TYPE[self._codec]
-        found = [unit for unit in self._splitter.split(packet) if unit and nal_type(self._codec, unit) == sps_type]
-        self.found |= bool(found and self._latest and found != self._latest)
-        self._latest = found or self._latest
+def _sps(codec: str, splitter: NalSplitter, packet: memoryview) -> tuple[bytes, ...]:
+    """Return the sequence parameter sets in a packet of H.264 or HEVC."""
+    return tuple(unit for unit in splitter.split(packet) if unit and nal_type(codec, unit) == SPS_TYPE[codec])
 
 
 def _add_stream(file: OutputContainer, demuxer: Demuxer) -> Any:
