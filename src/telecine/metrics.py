@@ -42,6 +42,7 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "telecine_queue_seconds": ("Time that a request waited for a thread, cores or memory.", ()),
     "telecine_stage_seconds": ("Wall time of each stage, without waiting.", ("stage",)),
 }
+_COUNTED_ERRORS = {"DeadlineError": "telecine_timeouts", "Cancelled": "telecine_cancellations"}
 _GAUGES: dict[str, str] = {
     "telecine_threads_stuck": "Abandoned threads that have not come back.",
     "telecine_requests_queued": "Requests that have not started.",
@@ -54,12 +55,15 @@ _GAUGES: dict[str, str] = {
 }
 
 
+_REPORTED = ("backend", "packets_fed", "packets_skipped", "index_cached")
+"""Fields of a report that become attributes of a span."""
+
+
 class GaugeOwner(Protocol):
     """A pool or a backend that reports current values."""
 
     def gauges(self) -> Mapping[str, float]:
         """Return current values by metric name."""
-        ...
 
 
 class Metrics:
@@ -88,14 +92,10 @@ class Metrics:
         registry.register(self)
 
     def count(self, name: str, amount: float = 1, *labels: str) -> None:
-        """Add to a counter."""
+        """Add to a counter, or add a value to a histogram."""
         if (metric := self._metrics.get(name)) is not None:
-            (metric.labels(*labels) if labels else metric).inc(amount)
-
-    def observe(self, name: str, seconds: float, *labels: str) -> None:
-        """Add a value to a histogram."""
-        if (metric := self._metrics.get(name)) is not None:
-            (metric.labels(*labels) if labels else metric).observe(seconds)
+            metric = metric.labels(*labels) if labels else metric
+            (metric.inc if name in _COUNTERS else metric.observe)(amount)
 
     def add_gauges(self, owner: GaugeOwner) -> None:
         """Include the gauges of an object as long as it lives. Values of the same name are added up."""
@@ -115,18 +115,16 @@ class Metrics:
         if not self._metrics:
             return
         self.count("telecine_requests", 1, outcome, backend)
-        self.observe("telecine_request_seconds", seconds)
-        self.observe("telecine_queue_seconds", waited)
-        if outcome == "DeadlineError":
-            self.count("telecine_timeouts")
-        elif outcome == "Cancelled":
-            self.count("telecine_cancellations")
+        self.count("telecine_request_seconds", seconds)
+        self.count("telecine_queue_seconds", waited)
+        if outcome in _COUNTED_ERRORS:
+            self.count(_COUNTED_ERRORS[outcome])
         if frames is None:
             return
         report = frames.report
         for stage, value in report.seconds.items():
             if stage != "queue":
-                self.observe("telecine_stage_seconds", value, "fetch" if stage == "source" else stage)
+                self.count("telecine_stage_seconds", value, "fetch" if stage == "source" else stage)
         self.count("telecine_packets", report.packets_fed, "fed")
         self.count("telecine_packets", report.packets_skipped, "skipped")
         self.count("telecine_frames", len(frames), "kept")
@@ -176,9 +174,9 @@ def _make_metrics() -> dict[str, Any]:
     from prometheus_client import Counter, Histogram
 
     metrics: dict[str, Any] = {name: Counter(name, *rest, registry=None) for name, rest in _COUNTERS.items()}
-    return metrics | {
-        name: Histogram(name, *rest, registry=None, buckets=_BUCKETS) for name, rest in _HISTOGRAMS.items()
-    }
+    for name, rest in _HISTOGRAMS.items():
+        metrics[name] = Histogram(name, *rest, registry=None, buckets=_BUCKETS)
+    return metrics
 
 
 METRICS = Metrics()
@@ -222,15 +220,14 @@ class RequestSpan:
         if self._span is None:
             return
         attributes: dict[str, Any] = {"outcome": outcome, "queue_seconds": waited}
-        if frames is not None:
-            report = frames.report
-            attributes |= {f"{stage}_seconds": value for stage, value in report.seconds.items()}
-            attributes |= {"backend": report.backend, "packets_fed": report.packets_fed}
-            attributes |= {"packets_skipped": report.packets_skipped, "frames_lost": len(report.lost)}
-            attributes["index_cached"] = report.index_cached
-        else:
+        if frames is None:
             trace = import_module("opentelemetry.trace")
             self._span.set_status(trace.Status(trace.StatusCode.ERROR, outcome))
+        else:
+            report = frames.report
+            attributes |= {f"{stage}_seconds": value for stage, value in report.seconds.items()}
+            attributes |= {name: getattr(report, name) for name in _REPORTED}
+            attributes["frames_lost"] = len(report.lost)
         for name, value in attributes.items():
             self._span.set_attribute(f"telecine.{name}", value)
         self._span.end()
