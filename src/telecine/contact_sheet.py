@@ -40,21 +40,7 @@ def contact_sheet(
     columns: int | None = None,
     width: int = 1280,
 ) -> Image:
-    """Put frames side by side, row by row, in the order given.
-
-    Args:
-        images: ``uint8 [N, H, W, 3]`` RGB in host memory, N at least 1.
-        indices: N frame indices.
-        timestamps: N times, seconds.
-        columns: pictures per row; chosen from their number and shape when omitted.
-        width: width of the sheet, pixels.
-
-    Returns:
-        A Pillow image of mode RGB, ``width`` pixels wide.
-
-    Raises:
-        OptionsError: the arguments contradict each other, or the sheet would be unreadable or too large.
-    """
+    """Put frames side by side, row by row. See :meth:`telecine.Frames.sheet`; images are ``uint8 [N, H, W, 3]`` RGB."""
     from PIL import Image, ImageDraw
 
     captions = [(f"#{index}", f"{timestamp:.3f} s") for index, timestamp in zip(indices, timestamps, strict=True)]

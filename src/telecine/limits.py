@@ -64,11 +64,7 @@ class Limits:
 
     @classmethod
     def of(cls, limits: Limits | None) -> Limits:
-        """Return ``limits``, or the defaults if it is None.
-
-        Raises:
-            OptionsError: ``limits`` is something else.
-        """
+        """Return ``limits``, or the defaults if it is None. Raises OptionsError if it is something else."""
         if limits is None:
             return cls()
         if not isinstance(limits, Limits):

@@ -103,14 +103,10 @@ class Metrics:
             self._owners.add(owner)
 
     def record_request(self, outcome: str, backend: str, seconds: float, waited: float, frames: Frames | None) -> None:
-        """Count a request that ended.
+        """Count a request that ended after ``seconds``, of which it ``waited`` some for a thread, cores or memory.
 
-        Args:
-            outcome: "ok", or the name of the error's class.
-            backend: name of an installed backend, "auto" or "unknown". Other names would make endless labels.
-            seconds: time from submission to the end.
-            waited: seconds of these spent waiting for a thread, cores or memory.
-            frames: the result; None if the request failed.
+        ``outcome`` is "ok" or the name of the error's class. ``backend`` is the name of an installed one, "auto" or
+        "unknown": other names would make endless labels.
         """
         if not self._metrics:
             return

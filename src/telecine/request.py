@@ -155,12 +155,7 @@ class Request:
 
     @classmethod
     def of(cls, source: SourceLike, **options: Unpack[LoadOptions]) -> Request:
-        """Check the options of :func:`telecine.load` and return the request.
-
-        Raises:
-            OptionsError: An option is wrong.
-            BackendUnavailable: The backend does not work on this machine.
-        """
+        """Check the options of :func:`telecine.load`, and that the backend works here; return the request."""
         given: dict[str, Any] = {**options}
         chosen = {name: given.pop(name, _DEFAULTS.get(name)) for name in _CHOICES}
         for name, value in chosen.items():

@@ -15,22 +15,13 @@ _MAX_DEVICES = 128
 
 
 def choose_backend(backend: str | None, device: str | None) -> tuple[str, str]:
-    """Return the names of the backend and of the device for a request.
+    """Return the names of the backend and of the device for a request; "auto" is "pyav" on the CPU.
 
-    Args:
-        backend: name, "auto", or None for ``TELECINE_BACKEND``, else "auto".
-        device: "cpu", "cuda", "cuda:N", or None for ``TELECINE_DEVICE``, else "cpu".
-
-    Returns:
-        The backend's name ("auto" becomes "pyav" for the CPU, and stays for a GPU) and the device.
-
-    Raises:
-        OptionsError: One of them is unknown.
+    None stands for ``TELECINE_BACKEND``, else "auto", and for ``TELECINE_DEVICE``, else "cpu".
     """
     backend = (os.environ.get("TELECINE_BACKEND") or "auto") if backend is None else backend
     device = _parse_device((os.environ.get("TELECINE_DEVICE") or "cpu") if device is None else device)
-    known = isinstance(backend, str) and (backend == "auto" or backend in BUILT_IN or backend in backend_names())
-    if not known:
+    if not isinstance(backend, str) or (backend not in ("auto", *BUILT_IN) and backend not in backend_names()):
         raise OptionsError(
             f"backend is {format_value(backend)}; the backends are {', '.join(backend_names())} and auto"
         )

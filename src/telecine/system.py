@@ -22,9 +22,6 @@ def usable_cores(cgroup: Path = _CGROUP) -> int:
 
     It is the size of the affinity mask, or the CPU quota of the control group if that is less. In a container the mask
     shows every core of the machine. A decoder that starts a thread for each of them is throttled by the quota.
-
-    Args:
-        cgroup: mount point of the control groups.
     """
     try:
         cores = len(os.sched_getaffinity(0))
@@ -52,10 +49,6 @@ def usable_memory(cgroup: Path = _CGROUP, meminfo: Path = Path("/proc/meminfo"))
     A control group counts the page cache as used, so that after reading many files nothing seems to be left. The kernel
     reclaims inactive file pages at once; they count as free here. Container tools use the same formula for the working
     set: usage less ``inactive_file`` of ``memory.stat``.
-
-    Args:
-        cgroup: mount point of the control groups; version 2 is tried first, then version 1.
-        meminfo: file with the machine's available memory on Linux.
     """
     found = []
     with contextlib.suppress(OSError, ValueError, StopIteration):

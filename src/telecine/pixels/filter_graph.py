@@ -38,11 +38,7 @@ class Converter:
         """(height, width) of the pictures converted so far."""
 
     def __call__(self, picture: VideoFrame, row: npt.NDArray[np.uint8]) -> None:
-        """Convert ``picture`` into ``row``, ``uint8 [H, W, 3]``.
-
-        Raises:
-            av.error.FFmpegError: FFmpeg cannot convert this pixel format.
-        """
+        """Convert ``picture`` into ``row``, ``uint8 [H, W, 3]``. Raises FFmpegError for unknown pixel formats."""
         # a filter graph accepts one picture format; a stream may change it at any key frame
         picture_format = (picture.format.name, picture.width, picture.height, picture.colorspace, picture.color_range)
         if picture_format != self._configured_for:

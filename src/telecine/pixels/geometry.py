@@ -80,11 +80,7 @@ Size: TypeAlias = "tuple[int, int] | int | Fit | None"
 
 
 def fit_size(size: Size, height: int, width: int) -> tuple[int, int]:
-    """Return the (height, width) that ``size`` means for a video of ``height`` x ``width`` display pixels.
-
-    Raises:
-        OptionsError: ``size`` is not one of the forms above.
-    """
+    """Return the (height, width) that ``size`` means for a video of ``height`` x ``width`` display pixels."""
     if size is None:
         return height, width
     if isinstance(size, Fit):
@@ -134,9 +130,7 @@ class Geometry:
         """Return the FFmpeg filters that convert a picture, as (name, arguments).
 
         They also convert a picture of another size than the first one, as there is after a size change in mid-stream.
-
-        Args:
-            planar: True if resized pictures stay in three planes: green, blue, red.
+        If ``planar``, resized pictures stay in three planes: green, blue, red.
         """
         scale = f"{self.width}:{self.height}:flags={'bilinear' if self.resizes else 'bicubic'}"
         formats = [("format", "pix_fmts=gbrp")] if self.resizes else []

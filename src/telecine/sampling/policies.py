@@ -350,15 +350,8 @@ def policy_defaults(name: object) -> dict[str, float | None]:
 def apply_policy(name: str, facts: ClipFacts, **options: float | None) -> IntArray:
     """Choose frames by a model's own rule: at least one index, ascending, repeated where the rule pads.
 
-    Some rules choose nothing from very short clips. Then the first frame is chosen, twice if the model takes pairs.
-
-    Args:
-        name: a key of :data:`POLICIES`.
-        facts: the clip, or the window to choose from.
-        **options: values that replace the model's defaults; see :func:`policy_defaults`.
-
-    Raises:
-        OptionsError: the policy does not take an option, or it refuses the clip.
+    The options replace the model's defaults, see :func:`policy_defaults`. Some rules choose nothing from very short
+    clips. Then the first frame is chosen, twice if the model takes pairs.
     """
     defaults = policy_defaults(name)
     options = {option: value for option, value in options.items() if value is not None}

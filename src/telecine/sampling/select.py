@@ -145,19 +145,9 @@ class Sampling:
 
 
 def select(sampling: Sampling, timeline: Timeline) -> IntArray:
-    """Choose frame indices.
+    """Choose frame indices: ``int64 [N]``, N at least 1, strictly increasing.
 
-    Args:
-        sampling: options of the request.
-        timeline: presentation times of the video.
-
-    Returns:
-        ``int64 [N]`` frame indices, N at least 1, strictly increasing. Explicit indices and timestamps keep their order
-        and repeats, and some policies repeat frames.
-
-    Raises:
-        OptionsError: an index or the window is outside the clip, or the policy refuses the clip.
-        NoVideoError: there are no presentable frames.
+    Explicit indices and timestamps keep their order and repeats, and some policies repeat frames.
     """
     if timeline.num_frames == 0:
         raise NoVideoError("the video has no presentable frames")
