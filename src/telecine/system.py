@@ -10,6 +10,8 @@ from pathlib import Path
 __all__ = ["usable_cores", "usable_memory"]
 
 _CGROUP = Path("/sys/fs/cgroup")
+_CPU_FILES = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))
+"""Files of the CPU quota and its period: cgroup v2, then v1."""
 _MEMORY_FILES = (
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
@@ -27,20 +29,16 @@ def usable_cores(cgroup: Path = _CGROUP) -> int:
         cores = len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
         cores = os.cpu_count() or 1
-    quota = _cpu_quota(cgroup)
-    return max(1, cores if quota is None else min(cores, math.ceil(quota)))
+    return max(1, math.ceil(min(cores, _cpu_quota(cgroup))))
 
 
-def _cpu_quota(cgroup: Path) -> float | None:
-    """Return the CPU quota in cores, None if there is none."""
-    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):  # ValueError: "max"
-        limit, period = (cgroup / "cpu.max").read_text().split()
-        return int(limit) / int(period)
-    with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
-        limit = (cgroup / "cpu" / "cpu.cfs_quota_us").read_text()
-        period = (cgroup / "cpu" / "cpu.cfs_period_us").read_text()
-        return int(limit) / int(period) if int(limit) > 0 else None
-    return None
+def _cpu_quota(cgroup: Path) -> float:
+    """Return the CPU quota in cores, infinite if there is none."""
+    for files in _CPU_FILES:
+        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):  # ValueError: "max"
+            limit, period = " ".join((cgroup / file).read_text() for file in files).split()
+            return int(limit) / int(period) if int(limit) > 0 else math.inf
+    return math.inf
 
 
 def usable_memory(cgroup: Path = _CGROUP, meminfo: Path = Path("/proc/meminfo")) -> int:

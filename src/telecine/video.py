@@ -241,7 +241,7 @@ class Video:
             with self._lock:
                 self._in_use.remove(slot)
                 slot.deadline.current = Deadline()
-                if slot.is_open and len(self._idle) < _MAX_IDLE_DEMUXERS:
+                if slot.demuxer is not None and len(self._idle) < _MAX_IDLE_DEMUXERS:
                     self._idle.append(slot)
                 else:
                     slot.close()
@@ -321,24 +321,19 @@ class _Slot:
     def __init__(self, deadline: Deadline) -> None:
         self.deadline = _SlotDeadline(deadline)
         self.thread = 0
-        self._demuxer: Demuxer | None = None
+        self.demuxer: Demuxer | None = None
 
     def open(self, source: Source, max_pixels: int) -> Demuxer:
         """Return the demuxer, opened on first use."""
-        if self._demuxer is None:
-            self._demuxer = Demuxer(source, self.deadline, max_pixels)
-        return self._demuxer
-
-    @property
-    def is_open(self) -> bool:
-        """True if it has a demuxer."""
-        return self._demuxer is not None
+        if self.demuxer is None:
+            self.demuxer = Demuxer(source, self.deadline, max_pixels)
+        return self.demuxer
 
     def close(self) -> None:
         """Close the demuxer."""
-        if self._demuxer is not None:
-            self._demuxer.close()
-        self._demuxer = None
+        if self.demuxer is not None:
+            self.demuxer.close()
+        self.demuxer = None
 
 
 class _SlotDeadline(ForwardingDeadline):
