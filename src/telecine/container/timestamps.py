@@ -98,7 +98,7 @@ def rebuild_timestamps(pts: _Ticks, dts: _Ticks, output_positions: _Ticks | None
     Args:
         pts: ``int64 [S]`` in decode order, with :data:`NO_TIME`.
         dts: ``int64 [S]`` in the same form.
-        output_positions: ``int64 [S]`` position of each packet in output order; None if the bitstream does not tell.
+        output_positions: ``int64 [S]`` position of each packet in output order; None if unknown.
         step: ticks between frames if the times do not give a spacing.
 
     Returns:

@@ -92,7 +92,7 @@ class PacketTimes:
 
 @dataclass(frozen=True, eq=False)
 class DisplayTimes:
-    """When each packet's frame is displayed."""
+    """Display time of each packet's frame."""
 
     ticks: _Ticks
     """``int64 [P]`` display times. Those of packets that are not shown are the container's."""
@@ -107,7 +107,7 @@ def display_times(packets: PacketTimes, step: int) -> DisplayTimes:
 
     Args:
         packets: times and output order of the packets.
-        step: ticks between frames if nothing else tells.
+        step: ticks between frames if the times do not show it.
     """
     shown, are_synthetic = packets.shown, packets.has_wrong_pts or not packets.has_plausible_pts
     ticks = packets.pts.copy()
@@ -135,7 +135,7 @@ def output_positions(orders: Sequence[tuple[int, int] | None]) -> _Ticks | None:
     """Return the position of each picture in the bitstream's output order; None unless all are known.
 
     Args:
-        orders: (coded sequence, order within it) of each picture; None if the bitstream does not tell.
+        orders: (coded sequence, order within it) of each picture; None if unknown.
     """
     if not orders or any(order is None for order in orders):
         return None

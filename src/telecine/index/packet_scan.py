@@ -61,7 +61,7 @@ class PacketScan:
         self.facts: list[PacketInfo] = []
         """Header facts of each packet. Scanners return the same few objects, so that this is a list of references."""
         self.has_reference_facts = True
-        """True if the header facts tell which packets are disposable."""
+        """True if the header facts show which packets are disposable."""
         self.picture: PictureFormat | None = None
         self.packets: list[Any] | None = [] if keep else None
         self.extradata = extradata

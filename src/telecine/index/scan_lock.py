@@ -22,7 +22,7 @@ _MAX_HOLD_SECONDS = 0.05
 """Time after which the owner goes to the end of the queue if others wait: most indexes take a tenth of it."""
 _STALL_SECONDS = 0.05
 """Time without progress after which the owner loses the lock. A pool has paused it, or other threads than these keep it
-from running: beside a thread that never releases the interpreter lock, all are slow, and faster together."""
+from running: while a thread never releases the interpreter lock, all are slow, and faster together."""
 
 
 class ScanLock:

@@ -38,7 +38,7 @@ class VideoInfo:
     codec: str
     """FFmpeg's name of the codec: "h264"."""
     pixel_format: str
-    """FFmpeg's name of the stored pixel format: "yuv420p"; "unknown" if the header does not tell."""
+    """FFmpeg's name of the stored pixel format: "yuv420p"; "unknown" if the header does not have it."""
     bit_depth: int
     """Bits per component; 0 if unknown."""
     color_space: str

@@ -2,7 +2,7 @@
 
 A local file is identified by its device, inode, size and times of change. Other sources are identified by a key that
 the caller gives or, if the pool is made with ``hash_content=True``, by the SHA-256 of their bytes. A weaker hash would
-let a stranger choose the index by which another user's video is decoded. The limits of the request are part of the
+let an attacker choose the index by which another user's video is decoded. The limits of the request are part of the
 identity, because they decide which index is allowed.
 """
 
@@ -103,7 +103,7 @@ class SourceIdentity:
 
 
 def _is_immutable(source: Any) -> bool:
-    """Return True if nobody can change the bytes of a source: ``bytes``, a view of them, or a ``data:`` URL."""
+    """Return True if no code can change the bytes of a source: ``bytes``, a view of them, or a ``data:`` URL."""
     if isinstance(source, str):
         return source[:5].lower() == "data:"
     return isinstance(source.obj if isinstance(source, memoryview) else source, bytes)
@@ -147,7 +147,7 @@ class IndexCache:
             return entry.index, entry.info
 
     def put(self, key: Hashable, index: PacketIndex, info: VideoInfo) -> None:
-        """Add an index, and remove the least recently used ones to make room."""
+        """Add an index, and remove the least recently used ones if the cache is full."""
         # a kept packet serves one decode only: the decoder writes into it
         index = replace(index, packets=None)
         arrays = _arrays(index)
