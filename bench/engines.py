@@ -1,14 +1,14 @@
-"""Measures telecine inside vLLM: requests per second of its media loader, and the way to a model processor's output.
+"""Measures telecine inside vLLM: requests per second of its media loader, and the time up to a processor's output.
 
     .venv-vllm/bin/python bench/engines.py [--rounds 3] [--requests 24]
     .venv-vllm/bin/python bench/engines.py --device cuda --clip FILE.mp4 [--clip ...] [--seconds 6]
 
-It runs in the environment of ``scripts/test vllm``. The frames are compared first. Then each contender gets a fresh
-process, in turns, round after round, with vLLM's own ``VideoMediaIO`` in 8 loader threads, as its server has them.
+Run it in the environment of ``scripts/test vllm``. Frames are compared first. Then the contenders are measured
+alternately, each in a new process, with vLLM's own ``VideoMediaIO`` in 8 loader threads, as in its server.
 
-On the CPU the contenders have two cores, and are measured as well with one clip after the other from bytes to
-``pixel_values_videos``. On a GPU they are telecine and those of vLLM's codecs that decode there, with all cores; one
-that cannot be used is left out, with the reason. The result goes to results/engines-MACHINE.json.
+On the CPU the contenders have two cores. One clip after the other is also measured from bytes to
+``pixel_values_videos``. On a GPU the contenders are telecine and those codecs of vLLM that decode there, with all
+cores. One that cannot be used is left out, with the reason. Results go to results/engines-MACHINE.json.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CORES = 2
 _NUM_FRAMES = 32
 _CODECS = ("opencv", "torchcodec", "telecine")
 _TARGETS = {"opencv": 1.6, "torchcodec": 1.4}
-"""Least good ratio of telecine's requests per second to theirs."""
+"""Smallest allowed ratio of telecine's requests per second to theirs."""
 _PIPELINES: dict[str, dict[str, Any]] = {
     "opencv": {"backend": "opencv"},
     "telecine": {"backend": "telecine"},
@@ -47,13 +47,13 @@ _SAMPLINGS: dict[str, dict[str, Any]] = {
     "32 frames": {"num_frames": _NUM_FRAMES},
     "2 frames a second": {"video_backend": "qwen3_vl"},
 }
-"""vLLM's general rule, and the model's own."""
+"""vLLM's general sampling rule, and the model's own."""
 _PIPELINE_TARGET = 2.0
 _CLIPS = 3
 _FEWER_THREADS = {f"telecine, {count} of {LOADER_THREADS} threads": count for count in (4, 1)}
-"""With engines left idle: what it takes of the processor for about as many requests as the others get through."""
+"""Telecine with fewer threads, which leave video engines idle: its processor time at the throughput of the others."""
 _OURS = {"telecine": "telecine"} | {f"telecine_with_{count}_threads": name for name, count in _FEWER_THREADS.items()}
-"""The contenders that the others are compared with, by what the figures of the comparison are called."""
+"""The contenders that the others are compared with, by the name of the comparison in the results."""
 _GPU_CODECS: dict[str, dict[str, Any]] = {
     "telecine": {"backend": "telecine", "device": "cuda"},
     **{name: {"backend": "telecine", "device": "cuda"} for name in _FEWER_THREADS},
@@ -61,16 +61,16 @@ _GPU_CODECS: dict[str, dict[str, Any]] = {
     "pynvvideocodec, 8 decoders": {"backend": "pynvvideocodec", "hw_decoders": 8},
     "deepstream": {"backend": "deepstream"},
 }
-"""As vLLM has them when nobody says otherwise. PyNvVideoCodec then decodes two clips at a time; so more as well."""
+"""Codecs with vLLM's default options. PyNvVideoCodec decodes two clips at a time by default, so 8 are tested too."""
 _GPU_NUM_FRAMES = (8, _NUM_FRAMES)
 _GPU_TARGET, _GPU_CORES_TARGET = 1.8, 0.5
-"""Telecine's requests per second over theirs at least, and its cores over theirs at most."""
-_PATIENCE = 150.0
-"""Seconds after which a contender on a GPU is taken to hang, beside those that are measured."""
+"""Smallest allowed ratio of requests per second, and largest allowed ratio of cores, telecine to the others."""
+_HANG_SECONDS = 150.0
+"""Seconds, in addition to the measurement, after which a contender on a GPU counts as hanging."""
 
 
 class _Unusable(Exception):
-    """A contender fails here; the message says how."""
+    """A contender fails on this machine; the message has the reason."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,11 +78,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=24, help="to the loader on the CPU, each round")
-    parser.add_argument("--seconds", type=float, default=6.0, help="each contender on the GPU, each round")
+    parser.add_argument("--requests", type=int, default=24, help="requests to the loader on the CPU in each round")
     parser.add_argument(
-        "--clip", type=Path, action="append", help="a video, in place of 13 s of 1080p H.264 made by the recipe"
+        "--seconds", type=float, default=6.0, help="duration of each contender on the GPU in each round"
     )
+    parser.add_argument("--clip", type=Path, action="append", help="a video to use instead of 13 s of 1080p H.264")
     parser.add_argument(
         "--codec", action="append", choices=_GPU_CODECS, help="only this contender on the GPU; may be repeated"
     )
@@ -119,10 +119,10 @@ def _save(document: dict[str, Any], output: Path) -> None:
 
 
 def _run(job: dict[str, Any], cores: int | None = _CORES, timeout: float | None = None) -> Any:
-    """Do a job in a process of its own, on so many cores.
+    """Run a job in a new process on this number of cores.
 
     Raises:
-        _Unusable: it fails, or is not done in time.
+        _Unusable: it failed, or was not done in time.
     """
     allowed = sorted(os.sched_getaffinity(0))[:cores]
     try:
@@ -170,7 +170,7 @@ def _on_cpu(document: dict[str, Any], clip: Path, arguments: argparse.Namespace)
 def _on_gpu(
     document: dict[str, Any], clips: list[Path], arguments: argparse.Namespace, save: Callable[[], object]
 ) -> list[str]:
-    """The frames of each contender first; who gives none of a clip, or fails later, is left out of it."""
+    """Compare the frames of each contender, then measure. One that fails on a clip is left out for that clip."""
     asked = [{"clip": str(clip), "num_frames": count} for clip in clips for count in _GPU_NUM_FRAMES]
     cases: list[dict[str, Any]] = [
         {"clip": Path(case["clip"]).name, "num_frames": case["num_frames"], "frames": {}, "left_out": {}}
@@ -179,13 +179,13 @@ def _on_gpu(
     runs: list[dict[str, list[dict[str, Any]]]] = [{} for _ in asked]
 
     def ask(name: str, job: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
-        """The answer for each case that the contender is still in."""
+        """Return the answer for each case from which the contender is not left out."""
         numbers = [number for number, case in enumerate(cases) if name not in case["left_out"]]
         if not numbers:
             return []
         job = job | {"options": _GPU_CODECS[name], "cases": [asked[number] for number in numbers]}
         try:
-            answers = _run(job, None, _PATIENCE + arguments.seconds * len(numbers))
+            answers = _run(job, None, _HANG_SECONDS + arguments.seconds * len(numbers))
         except _Unusable as error:
             answers = [{"failed": str(error)} for _ in numbers]
         for number, answer in zip(numbers, answers, strict=True):
@@ -222,7 +222,7 @@ def _summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _ratio(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], key: str) -> float:
-    """The median over the rounds, in each of which both had their turn."""
+    """Return the median over the rounds of the ratio within a round."""
     return round(statistics.median(a[key] / b[key] for a, b in zip(ours, theirs, strict=True)), 2)
 
 

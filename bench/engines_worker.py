@@ -1,4 +1,4 @@
-"""The jobs of bench/engines.py, each done in a process of its own: one JSON object in, one out."""
+"""The jobs of bench/engines.py. Each runs in a new process; it reads one JSON object and writes one."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
 LOADER_THREADS = 8
-"""As many as vLLM's server has when nobody says otherwise."""
+"""Number of loader threads of vLLM's server by default."""
 _PACKAGES = (
     "vllm", "transformers", "torch", "torchcodec", "av", "numpy", "opencv-python-headless", "PyNvVideoCodec",
     "nvidia-deepstream-videodecode-cu13",
 )  # fmt: skip
 _NEIGHBOURS = 2
-"""A frame is taken for another one if it is more like one that is so many away at most."""
+"""A frame is compared with its neighbours up to this distance."""
 
 
 def media_io(**kwargs: Any) -> Any:
-    """vLLM's own loader with these options, telecine's plugin being registered."""
+    """Return vLLM's own loader with these options, after registering telecine's plugin."""
     with contextlib.redirect_stdout(sys.stderr):
         from support import torchvision_on_cpu
 
@@ -50,9 +50,9 @@ def media_io(**kwargs: Any) -> Any:
 
 
 def _without_kernels() -> None:
-    """Let a vLLM that was built without its kernels be imported on a machine with a GPU, where it looks for them.
+    """Make a vLLM without its compiled kernels importable on a machine with a GPU, where it would look for them.
 
-    None of them takes part in loading.
+    Loading a video uses none of them.
     """
     import vllm.platforms
     from vllm.platforms.interface import UnspecifiedPlatform
@@ -62,24 +62,24 @@ def _without_kernels() -> None:
 
 
 def each_different(data: bytes) -> Iterator[bytes]:
-    """The same video again and again, never the same bytes: nothing is found in a cache."""
+    """Yield the same video repeatedly, each time with other bytes, so that no cache has it."""
     for number in itertools.count():
-        # an empty box at the end, which every reader of MP4 skips
+        # a box at the end that every reader of MP4 skips
         yield data + struct.pack(">I4sQ", 16, b"free", number) if data[4:8] == b"ftyp" else data
 
 
 def same_frames(clip: str, codecs: list[str], num_frames: int) -> dict[str, Any]:
-    """How the frames of each codec differ from those of the first one."""
+    """Return the differences of each codec's frames from those of the first codec."""
     import numpy as np
 
     data = Path(clip).read_bytes()
     found = {codec: media_io(num_frames=num_frames, backend=codec).load_bytes(data).media for codec in codecs}
-    reference, told = found[codecs[0]]
+    reference, expected = found[codecs[0]]
     answer = {}
-    for codec, (frames, labels) in found.items():
+    for codec, (frames, answered) in found.items():
         difference = np.abs(np.asarray(frames).astype(np.int16) - reference)
         answer[codec] = {
-            "same_indices": labels["frames_indices"] == told["frames_indices"],
+            "same_indices": answered["frames_indices"] == expected["frames_indices"],
             "largest_difference": int(difference.max()),
             "mean_difference": round(float(difference.mean()), 4),
         }
@@ -87,7 +87,7 @@ def same_frames(clip: str, codecs: list[str], num_frames: int) -> dict[str, Any]
 
 
 def _each(cases: list[dict[str, Any]], do: Callable[..., dict[str, Any]]) -> list[dict[str, Any]]:
-    """What ``do`` says of each case, or why it could not."""
+    """Return the answer of ``do`` for each case, or the reason why it failed."""
     rows: list[dict[str, Any]] = []
     for case in cases:
         try:
@@ -99,7 +99,7 @@ def _each(cases: list[dict[str, Any]], do: Callable[..., dict[str, Any]]) -> lis
 
 
 def _reason(error: BaseException | None) -> str:
-    """The message, and behind it those of the causes."""
+    """Return the message of an error, followed by those of its causes."""
     messages = []
     while error is not None:
         messages.append(f"{type(error).__name__}: {error}")
@@ -108,23 +108,23 @@ def _reason(error: BaseException | None) -> str:
 
 
 def right_frames(cases: list[dict[str, Any]], options: dict[str, Any]) -> list[dict[str, Any]]:
-    """Whether the frames of a codec with its own colours are those that it says they are, by telecine on the CPU."""
+    """Compare the frames of a codec with those of telecine on the CPU; the codec may convert colours differently."""
     import numpy as np
 
     import telecine
 
     def look(clip: str, num_frames: int) -> dict[str, Any]:
         data = Path(clip).read_bytes()
-        frames, told = media_io(num_frames=num_frames, **options).load_bytes(data).media
+        frames, answered = media_io(num_frames=num_frames, **options).load_bytes(data).media
         _, wanted = media_io(num_frames=num_frames, backend="telecine", device="cpu").load_bytes(data).media
-        labels = told["frames_indices"]
-        reference = telecine.load(data, indices=labels, device="cpu").data
+        indices = answered["frames_indices"]
+        reference = telecine.load(data, indices=indices, device="cpu").data
         difference = np.abs(np.asarray(frames).astype(np.int16) - reference)
         errors = [float(np.mean(np.square(each, dtype=np.float32))) for each in difference]
         return {
-            "same_indices": labels == wanted["frames_indices"],
+            "same_indices": indices == wanted["frames_indices"],
             "frames": len(frames),
-            "frames_of_another_index": _misplaced(data, np.asarray(frames), labels),
+            "frames_of_another_index": _count_misplaced(data, np.asarray(frames), indices),
             "largest_difference": int(difference.max()),
             "worst_psnr": round(min(99.0 if not error else 10 * math.log10(255**2 / error) for error in errors), 2),
         }
@@ -132,15 +132,15 @@ def right_frames(cases: list[dict[str, Any]], options: dict[str, Any]) -> list[d
     return _each(cases, look)
 
 
-def _misplaced(data: bytes, frames: Any, labels: list[int]) -> int:
-    """How many frames are clearly more like a neighbour than like the frame that they are said to be."""
+def _count_misplaced(data: bytes, frames: Any, indices: list[int]) -> int:
+    """Return how many frames are clearly more like a neighbour than like the frame of their index."""
     import cv2
     import numpy as np
 
     import telecine
 
     last = telecine.probe(data).num_frames - 1
-    near = {label: range(max(0, label - _NEIGHBOURS), min(last, label + _NEIGHBOURS) + 1) for label in labels}
+    near = {index: range(max(0, index - _NEIGHBOURS), min(last, index + _NEIGHBOURS) + 1) for index in indices}
     names = sorted(set(itertools.chain.from_iterable(near.values())))
     small = telecine.load(data, indices=names, size=(frames.shape[1] // 4, frames.shape[2] // 4), device="cpu").data
 
@@ -151,24 +151,24 @@ def _misplaced(data: bytes, frames: Any, labels: list[int]) -> int:
 
     looks = dict(zip(names, map(look, small), strict=True))
     misplaced = 0
-    for frame, label in zip(frames, labels, strict=True):
+    for frame, index in zip(frames, indices, strict=True):
         seen = look(cv2.resize(frame, small.shape[2:0:-1], interpolation=cv2.INTER_AREA))
-        distance = {name: float(np.abs(seen - looks[name]).mean()) for name in near[label]}
-        misplaced += distance[label] > min(distance.values()) + 0.02
+        distance = {name: float(np.abs(seen - looks[name]).mean()) for name in near[index]}
+        misplaced += distance[index] > min(distance.values()) + 0.02
     return misplaced
 
 
 def load_on_cpu(clip: str, codec: str, num_frames: int, requests: int) -> dict[str, float]:
-    """So many requests in vLLM's loader threads."""
+    """Measure a number of requests in vLLM's loader threads."""
     different = each_different(Path(clip).read_bytes())
     loader = media_io(num_frames=num_frames, backend=codec)
     loader.load_bytes(next(different))
     clips = [next(different) for _ in range(requests)]
     before = _resident()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     with ThreadPoolExecutor(LOADER_THREADS) as pool:
         started, cpu = time.perf_counter(), time.process_time()
-        # the result is dropped at once: what is measured is what decoding holds
+        # the result is dropped at once, so that only the memory of decoding is measured
         for done in [pool.submit(lambda data: loader.load_bytes(data) and None, data) for data in clips]:
             done.result()
         seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
@@ -187,7 +187,7 @@ def _resident(which: str = "VmRSS") -> float:
 def load_on_gpu(
     cases: list[dict[str, Any]], options: dict[str, Any], seconds: float, threads: int
 ) -> list[dict[str, Any]]:
-    """What so many loader threads get through in a stretch of time, when all of them are busy."""
+    """Measure the throughput of a number of loader threads while all of them are busy."""
 
     def measure(clip: str, num_frames: int) -> dict[str, float]:
         different = each_different(Path(clip).read_bytes())
@@ -199,11 +199,11 @@ def load_on_gpu(
 
 
 def _throughput(loader: Any, different: Iterator[bytes], seconds: float, count: int) -> dict[str, float]:
-    """Counted inside the run: when the threads begin and when they end, engines stand idle.
+    """Measure between the first and the last requests, when no engine is idle.
 
-    Threads that began together end together for a long time, so whole rounds of them are counted.
+    Threads that started together stay in step for a long time, so only whole rounds of all threads are counted.
     """
-    finished: list[tuple[float, float]] = []  # when, and the processor time used until then
+    finished: list[tuple[float, float]] = []  # time of the end, and processor time used until then
     failures: list[Exception] = []
     lock, stop = threading.Lock(), threading.Event()
 
@@ -243,9 +243,9 @@ def _throughput(loader: Any, different: Iterator[bytes], seconds: float, count: 
 
 
 def _gpu_memory_at_first(enough: Callable[[], bool]) -> int:
-    """Most bytes in use on the GPU, by all there is on it, until it is enough, but a second at least.
+    """Return the peak of the bytes in use on the GPU by all processes, until ``enough`` is true, for at least a second.
 
-    Looking takes processor time, so nobody looks while that is counted.
+    Polling takes processor time, so it ends before that is measured.
     """
     import torch
 
@@ -265,7 +265,7 @@ def _processor_seconds() -> float:
 def pipeline(
     clip: str, options: dict[str, Any], plain: dict[str, Any], sampling: dict[str, Any], clips: int
 ) -> dict[str, Any]:
-    """From bytes to the output of Qwen3-VL's video processor, as a server does it with the model's own budget."""
+    """Measure from bytes to the output of Qwen3-VL's video processor, with the model's own pixel budget."""
     import numpy as np
 
     different = each_different(Path(clip).read_bytes())
@@ -275,13 +275,13 @@ def pipeline(
 
     def once(loader: Any, data: bytes) -> tuple[Any, float, float]:
         started = time.perf_counter()
-        frames, told = loader.load_bytes(data).media
+        frames, facts = loader.load_bytes(data).media
         loaded = time.perf_counter()
-        told = {key: value for key, value in told.items() if key != "do_sample_frames"}
-        # vLLM's renderer runs the processor inside this: on one thread, unless OMP_NUM_THREADS says otherwise
+        facts = {key: value for key, value in facts.items() if key != "do_sample_frames"}
+        # as in vLLM's renderer: one thread, unless OMP_NUM_THREADS is set
         with set_default_torch_num_threads():
             values = processor(
-                videos=[frames], video_metadata=[told], do_sample_frames=False, return_tensors="pt", device="cpu"
+                videos=[frames], video_metadata=[facts], do_sample_frames=False, return_tensors="pt", device="cpu"
             )
         return values, loaded - started, time.perf_counter() - loaded
 
@@ -312,12 +312,12 @@ def pipeline(
 def _processor() -> Any:
     from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 
-    # the budget of the released checkpoints; the class's own default is that of a toy
+    # the budget of the released checkpoints; the default of the class is far smaller
     return Qwen3VLVideoProcessor(size={"shortest_edge": 4096, "longest_edge": 25_165_824}, cap_pixels_per_frame=False)
 
 
 def versions() -> dict[str, str]:
-    """Of what takes part, where it is installed."""
+    """Return the versions of the installed packages."""
     found = {}
     for name in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -326,7 +326,7 @@ def versions() -> dict[str, str]:
 
 
 def gpu() -> dict[str, str]:
-    """The GPU, and the CUDA that PyTorch was built for."""
+    """Return the name of the GPU, and the CUDA version that PyTorch was built for."""
     import torch
 
     return {"gpu": torch.cuda.get_device_name(0), "cuda": str(torch.version.cuda)}
@@ -338,11 +338,11 @@ _JOBS: dict[str, Callable[..., Any]] = {
 
 
 if __name__ == "__main__":
-    # libraries write to the standard output as they please; the answer has it for itself
+    # libraries may print to standard output, so the answer gets a descriptor of its own
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    told = json.loads(sys.argv[1])
-    answer.write(json.dumps(_JOBS[told.pop("job")](**told)))
+    job = json.loads(sys.argv[1])
+    answer.write(json.dumps(_JOBS[job.pop("job")](**job)))
     answer.flush()
-    # threads and contexts that a library leaves behind are not waited for
+    # do not wait for threads and contexts that a library leaves behind
     os._exit(0)

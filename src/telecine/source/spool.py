@@ -66,5 +66,5 @@ def _explain_full_disk(name: str) -> Iterator[None]:
     except OSError as error:
         reraise_foreign(error)
         raise OverloadedError(
-            f"{name}: the temporary folder is full ({error.strerror}); free space there, or set TMPDIR to another folder"
+            f"{name}: no space for it in the temporary folder ({error.strerror}); free some or set TMPDIR to another"
         ) from error
