@@ -48,6 +48,15 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
     assert [name for name in names if not any((base / name).exists() for base in (ROOT, page.parent))] == []
 
 
+@pytest.mark.parametrize("name", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_modules_that_a_page_names_are_in_the_package(name: str) -> None:
+    """Also without a folder, as ``auto.py`` or ``bitstream/scanner.py``."""
+    package = [f"/{path.relative_to(ROOT)}" for path in (ROOT / "src").rglob("*.py")]
+    named = re.findall(r"`((?!tests|docs|bench)[\w/]+\.py)`", (ROOT / name).read_text())
+    named = [module for module in named if not PLACEHOLDER.search(module)]
+    assert named and [module for module in named if not any(path.endswith(f"/{module}") for path in package)] == []
+
+
 def test_the_architecture_page_names_every_folder_and_module_of_the_package() -> None:
     package = ROOT / "src" / "telecine"
     folders = {f"{path.parent.name}/" for path in package.glob("*/__init__.py")} | {"native/"}
