@@ -1,4 +1,4 @@
-"""``telecine bench``: every request is counted, and a bad file is its own error."""
+"""The command ``telecine bench``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def path():
     return str(CLIPS["base.mp4"].path())
 
 
-def test_the_numbers_fit_together(path):
+def test_bench_measures_consistent_rates_and_latencies(path):
     with Pool(threads=2, cache=0) as pool:
         one = measure(pool, [path], 4, 0.3, {"num_frames": 2})
     assert one.requests >= 4 and one.concurrency == 4
@@ -27,12 +27,12 @@ def test_the_numbers_fit_together(path):
     assert one.peak_mb is None or one.peak_mb > 10
 
 
-def test_each_request_is_made_even_if_the_time_is_short(path):
+def test_bench_runs_all_concurrent_requests_even_if_the_time_is_short(path):
     with Pool(threads=1, cache=0) as pool:
         assert measure(pool, [path], 6, 1e-9, {"num_frames": 1}).requests == 6
 
 
-def test_the_command_prints_a_table_or_json(path, capsys):
+def test_bench_prints_a_table_or_json(path, capsys):
     assert main(["bench", path, "--concurrency", "1,3", "--seconds", "0.1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3 and [line.split()[0] for line in lines[1:]] == ["1", "3"]
@@ -50,12 +50,12 @@ def test_the_command_prints_a_table_or_json(path, capsys):
         (["x", "--backend", "nothing"], 2),
     ],
 )
-def test_bad_usage_and_bad_files_have_their_exit_codes(arguments, code, capsys):
+def test_bench_returns_the_exit_code_of_wrong_usage_or_a_bad_file(arguments, code, capsys):
     assert main(["bench", *arguments]) == code
     assert capsys.readouterr().out == ""
 
 
-def test_what_it_prints_of_a_url_holds_no_secret(path, capsys, monkeypatch):
+def test_bench_prints_a_url_without_password_and_query(path, capsys, monkeypatch):
     module = importlib.import_module("telecine.cli.bench")
     real = module.measure
     monkeypatch.setattr(module, "measure", lambda pool, files, *rest: real(pool, [path], *rest))

@@ -1,4 +1,4 @@
-"""Backends side by side: each in a process of its own, and an exit code that says whether they agree."""
+"""The command ``telecine compare``: each backend in a process of its own, and the exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from telecine.cli.compare import compare
 
 SOURCE = Path(telecine.__file__).parent.parent
 CLIP = CLIPS["h264_pyramid.mp4"]
-# backends of another package that behave badly, for the command to find by their entry points
+# misbehaving backends of another package, which the command finds by their entry points
 BAD = """
     import os, time
     from dataclasses import replace
@@ -52,7 +52,7 @@ BAD = """
 
 
 def run(tmp_path: Path, *arguments: str, seconds: float = 120, **bad: str) -> subprocess.CompletedProcess[str]:
-    """``telecine compare`` where a package brings these backends, each of which has so long."""
+    """Run ``telecine compare`` with these misbehaving backends, and a time limit for each backend."""
     info = tmp_path / "bad_video-1.0.dist-info"
     info.mkdir(exist_ok=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bad-video\nVersion: 1.0\n")
@@ -73,7 +73,7 @@ def rows(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
     return {row["backend"]: row for row in json.loads(done.stdout)["backends"]}
 
 
-def test_the_usable_ones_agree() -> None:
+def test_all_usable_backends_agree() -> None:
     found = compare(CLIP.path(), num_frames=3)
     assert found.agree
     assert found.rows[0].backend == "pyav"
@@ -85,7 +85,7 @@ def test_the_usable_ones_agree() -> None:
     assert all(row.seconds is not None and row.seconds > 0 for row in found.rows)
 
 
-def test_one_that_takes_a_frame_for_another_ends_with_1(tmp_path: Path) -> None:
+def test_a_backend_that_returns_the_next_frame_gives_exit_code_1(tmp_path: Path) -> None:
     done = run(tmp_path, str(CLIP.path()), "--json", neighbour="Neighbour")
     assert done.returncode == 1, done.stderr
     row = rows(done)["neighbour"]
@@ -94,14 +94,14 @@ def test_one_that_takes_a_frame_for_another_ends_with_1(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["agree"] is False
 
 
-def test_a_crash_is_a_row_and_nothing_else(tmp_path: Path) -> None:
+def test_a_backend_that_crashes_is_a_row_of_the_result(tmp_path: Path) -> None:
     done = run(tmp_path, str(CLIP.path()), "--json", crash="Crash")
     assert done.returncode == 0, done.stderr
     assert rows(done)["crash"]["verdict"] == "crashed"
     assert f"signal {int(signal.SIGSEGV)}" in rows(done)["crash"]["detail"]
 
 
-def test_a_hang_is_a_row_and_nothing_else(tmp_path: Path) -> None:
+def test_a_backend_that_hangs_is_a_row_of_the_result(tmp_path: Path) -> None:
     done = run(tmp_path, str(CLIP.path()), "--json", seconds=6, hang="Hang")
     assert done.returncode == 0, done.stderr
     assert rows(done)["hang"]["verdict"] == "failed"
@@ -109,15 +109,15 @@ def test_a_hang_is_a_row_and_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seconds", ["0.3", "4"])
-def test_a_timeout_that_passes_ends_with_6(tmp_path: Path, seconds: str) -> None:
-    """Before the reference has answered, or while another backend hangs."""
+def test_a_timeout_gives_exit_code_6(tmp_path: Path, seconds: str) -> None:
+    """The timeout passes before the reference has answered, or while another backend hangs."""
     done = run(tmp_path, str(CLIP.path()), "--timeout", seconds, hang="Hang")
     assert (done.returncode, done.stdout) == (6, "")
     assert done.stderr == f"telecine: the timeout of {seconds} s passed while comparing backends\n"
 
 
-def test_the_limits_reach_every_backend() -> None:
-    """And what one raises keeps its class, and names the source as the caller does."""
+def test_limits_hold_for_every_backend() -> None:
+    """The error of a child process keeps its class, and its message names the source."""
     with pytest.raises(telecine.LimitError, match=r"2 frames asked for; limits\.max_frames is 1") as caught:
         compare(CLIP.path(), num_frames=1, limits=telecine.Limits(max_frames=1))
     assert CLIP.path().name in str(caught.value)
@@ -126,7 +126,7 @@ def test_the_limits_reach_every_backend() -> None:
     assert compare(CLIP.path(), num_frames=1, limits=telecine.Limits(max_frames=2)).agree
 
 
-def test_a_video_that_the_reference_cannot_decode_is_a_bad_video(tmp_path: Path) -> None:
+def test_a_video_that_the_reference_cannot_decode_is_a_decode_error(tmp_path: Path) -> None:
     noise = tmp_path / "noise.mp4"
     data = bytearray(CLIPS["prores.mov"].path().read_bytes())
     start = data.index(b"mdat") + 4
@@ -140,7 +140,7 @@ def test_a_video_that_the_reference_cannot_decode_is_a_bad_video(tmp_path: Path)
     assert run(tmp_path, str(noise)).returncode == 3
 
 
-def test_messages_name_the_source_and_not_its_memory() -> None:
+def test_messages_name_the_source_and_not_its_memory_file() -> None:
     with pytest.raises(telecine.SourceError) as caught:
         compare(b"\0" * 5000)
     assert str(caught.value).startswith("bytes (5000 bytes)")
@@ -171,7 +171,7 @@ def test_a_sheet_that_cannot_be_written_is_refused_before_anything_is_decoded(tm
         assert "must be the path of a contact sheet" in done.stderr or "cannot be written" in done.stderr
 
 
-def test_pixels_and_losses_are_named(tmp_path: Path) -> None:
+def test_pixel_differences_and_lost_frames_are_reported(tmp_path: Path) -> None:
     done = run(tmp_path, str(CLIP.path()), "--json", tinted="Tinted", missing="Missing")
     assert done.returncode == 0, done.stderr
     found = rows(done)
@@ -180,7 +180,7 @@ def test_pixels_and_losses_are_named(tmp_path: Path) -> None:
     assert found["missing"]["verdict"] == "same"
 
 
-def test_the_sheet_has_a_line_for_each(tmp_path: Path) -> None:
+def test_the_contact_sheet_has_a_row_for_each_backend(tmp_path: Path) -> None:
     from PIL import Image
 
     target = tmp_path / "sheet.png"
@@ -191,7 +191,7 @@ def test_the_sheet_has_a_line_for_each(tmp_path: Path) -> None:
         assert sheet.height > sheet.width / 4
 
 
-def test_standard_input_and_bad_files(tmp_path: Path) -> None:
+def test_a_file_that_is_no_video_gives_exit_code_3(tmp_path: Path) -> None:
     bad = tmp_path / "bad.mp4"
     bad.write_bytes(b"no video")
     done = run(tmp_path, str(bad))
@@ -199,7 +199,7 @@ def test_standard_input_and_bad_files(tmp_path: Path) -> None:
     assert done.stderr.startswith("telecine: ")
 
 
-def test_few_frames(tmp_path: Path) -> None:
+def test_clips_of_one_and_two_frames_are_compared(tmp_path: Path) -> None:
     for name in ("one_frame.mp4", "two_frames.mp4"):
         found = compare(CLIPS[name].path())
         assert found.agree

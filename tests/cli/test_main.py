@@ -33,7 +33,7 @@ def run(capsys, *arguments):
 
 
 def results(capsys, *arguments):
-    """Standard output of a command that must succeed without a word on standard error."""
+    """Return the standard output of a command that succeeds and prints nothing on standard error."""
     code, out, err = run(capsys, *arguments)
     assert (code, err) == (0, "")
     return out
@@ -48,7 +48,7 @@ def no_settings(monkeypatch):
 
 
 def process(*arguments, **options):
-    """The command in a process of its own."""
+    """Start the command in a process of its own."""
     code = "import sys; from telecine.cli.main import main; sys.exit(main())"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     return subprocess.Popen([sys.executable, "-W", "error", "-c", code, *arguments], **pipes)
@@ -58,14 +58,14 @@ def process(*arguments, **options):
 
 
 @pytest.mark.parametrize("clip", ["base.mp4", "vfr.mp4", "rotated90.mp4"], indirect=True)
-def test_probe_json_has_every_fact(capsys, clip):
+def test_probe_json_has_every_field_of_video_info(capsys, clip):
     document = json.loads(results(capsys, "probe", clip.path(), "--json"))
     facts = asdict(probe(clip.path()))
     facts["sample_aspect_ratio"] = "1/1"
     assert document == facts
 
 
-def test_probe_says_the_facts_in_aligned_lines(capsys):
+def test_probe_prints_the_properties_in_aligned_lines(capsys):
     name, *lines = results(capsys, "probe", BASE).splitlines()
     assert name == BASE
     assert {line[:13] for line in lines} == {
@@ -75,7 +75,7 @@ def test_probe_says_the_facts_in_aligned_lines(capsys):
     assert "  size       96x64" in lines
 
 
-def test_probe_says_what_is_unusual(capsys):
+def test_probe_prints_rotation_and_a_variable_rate(capsys):
     assert "rotated by 90 degrees clockwise" in results(capsys, "probe", CLIPS["rotated90.mp4"].path())
     assert "variable" in results(capsys, "probe", CLIPS["vfr.mp4"].path())
 
@@ -83,7 +83,7 @@ def test_probe_says_what_is_unusual(capsys):
 # sample
 
 
-def test_sample_takes_eight_frames_unless_told_otherwise(capsys):
+def test_sample_takes_eight_frames_by_default(capsys):
     document = json.loads(results(capsys, "sample", BASE, "--json"))
     assert [row["index"] for row in document["frames"]] == load(BASE, num_frames=8).indices.tolist()
     assert document["output"] is None
@@ -107,7 +107,7 @@ def test_sample_takes_eight_frames_unless_told_otherwise(capsys):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_sample_chooses_as_the_library_does(capsys, arguments, options):
+def test_sample_chooses_the_same_frames_as_load(capsys, arguments, options):
     document = json.loads(results(capsys, "sample", BASE, *arguments, "--json"))
     frames = load(BASE, **options)
     assert [(row["index"], row["timestamp"]) for row in document["frames"]] == list(
@@ -124,14 +124,14 @@ def test_sample_size_is_the_short_side_or_height_times_width(capsys, tmp_path, s
         assert arrays["frames"].shape == (1, *shape, 3)
 
 
-def test_sample_lists_the_frames_and_what_it_took(capsys):
+def test_sample_lists_the_frames_and_the_packets_decoded(capsys):
     lines = results(capsys, "sample", BASE, "--indices", "0,47").splitlines()
     assert lines[0] == f"2 of 60 frames of {BASE}, 96x64"
     assert [line.split() for line in lines[1:3]] == [["#0", "0.000", "s"], ["#47", "1.567", "s"]]
     assert lines[3].startswith("pyav on cpu: ") and "of 60 packets decoded" in lines[3]
 
 
-def test_a_long_list_is_shortened_and_says_by_how_much(capsys):
+def test_sample_shortens_a_long_list_of_frames_and_prints_how_many_are_left_out(capsys):
     lines = results(capsys, "sample", BASE, "-n", "all").splitlines()
     listed = [line for line in lines if line.lstrip().startswith("#")]
     (gap,) = [line for line in lines if "--json lists all" in line]
@@ -150,7 +150,7 @@ def test_sample_writes_a_folder_of_frames_and_names_the_files(capsys, tmp_path):
     assert on_disk["frames"] == document["frames"]
 
 
-def test_lost_frames_are_named_on_standard_error(capsys):
+def test_sample_names_lost_frames_on_standard_error(capsys):
     clip = CLIPS["truncated.mp4"]
     code, out, err = run(capsys, "sample", clip.path(), "--indices", f"0,{clip.lost[0]}", "--json")
     assert code == 0
@@ -172,18 +172,18 @@ def test_a_target_that_cannot_be_written_is_refused_before_the_video_is_opened(c
 # sources
 
 
-def test_standard_input_is_a_source(capsys, monkeypatch):
+def test_probe_reads_standard_input(capsys, monkeypatch):
     stdin = io.TextIOWrapper(io.BytesIO(CLIPS["base.mp4"].bytes()))
     monkeypatch.setattr(sys, "stdin", stdin)
     assert results(capsys, "probe", "-").startswith("standard input\n")
 
 
-def test_a_pipe_is_read_to_its_end():
+def test_probe_reads_a_pipe_to_its_end():
     out, err = process("probe", "-", "--json").communicate(CLIPS["base.mp4"].bytes())
     assert json.loads(out)["num_frames"] == 60 and err == b""
 
 
-def test_a_terminal_is_no_video(capsys, monkeypatch):
+def test_a_terminal_as_standard_input_is_refused(capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", argparse.Namespace(isatty=lambda: True))
     code, out, err = run(capsys, "probe", "-")
     assert (code, out) == (2, "") and "terminal" in err
@@ -257,7 +257,7 @@ def test_every_error_is_one_line_and_the_exit_code_of_its_class(capsys, monkeypa
     ],
     ids=lambda value: " ".join(os.path.basename(v) for v in value) if isinstance(value, list) else str(value),
 )
-def test_exit_codes(capsys, code, arguments):
+def test_a_command_returns_the_documented_exit_code(capsys, code, arguments):
     got, out, err = run(capsys, *arguments)
     assert got == code, err
     assert (out if code == 0 else err) and not (err if code == 0 else out)
@@ -282,7 +282,7 @@ def test_ctrl_c_ends_a_process_that_waits_for_its_input():
         assert (waiting.stdout.read(), waiting.stderr.read(), waiting.returncode) == (b"", b"", 130)
 
 
-def test_a_reader_that_goes_away_is_no_error():
+def test_a_closed_pipe_behind_standard_output_is_no_error():
     reader, writer = os.pipe()
     os.close(reader)
     running = process("sample", BASE, stdout=writer)
@@ -301,14 +301,14 @@ def test_a_full_disk_behind_standard_output_is_an_error():
 
 
 def shell(line, *arguments):
-    """Run a shell line in which telecine is the command and "$1" the first argument: exit code, output, errors."""
+    """Run a shell line with the function telecine. Returns exit code, standard output and standard error."""
     command = "import sys; from telecine.cli.main import main; sys.exit(main())"
     define = f"telecine() {{ {shlex.quote(sys.executable)} -W error -c '{command}' \"$@\"; }}\n"
     done = subprocess.run(["sh", "-c", define + line, "sh", *map(str, arguments)], capture_output=True, timeout=60)
     return done.returncode, done.stdout, done.stderr
 
 
-def test_closed_standard_streams_are_no_traceback():
+def test_closed_standard_streams_give_no_traceback():
     closed = b"telecine: FILE is -, and standard input is closed; pipe a video into it or give a path\n"
     assert shell("telecine probe - <&-") == (2, b"", closed)
     closed = b"telecine: standard output cannot be written: it is closed\n"
@@ -332,7 +332,7 @@ def test_names_that_the_encoding_of_the_terminal_lacks_are_escaped(tmp_path):
 # doctor
 
 
-def test_doctor_says_of_every_backend_whether_it_works(capsys, monkeypatch, no_settings):
+def test_doctor_lists_every_backend_as_usable_or_with_the_reason(capsys, monkeypatch, no_settings):
     monkeypatch.setenv("TELECINE_DEVICE", "cpu")
     document = json.loads(results(capsys, "doctor", "--json"))
     assert document["backends"] == [asdict(status) | {"devices": list(status.devices)} for status in list_backends()]
@@ -345,7 +345,7 @@ def test_doctor_says_of_every_backend_whether_it_works(capsys, monkeypatch, no_s
     assert "TELECINE_DEVICE  cpu" in out
 
 
-def test_doctor_names_what_is_missing_and_still_succeeds(capsys, monkeypatch, no_settings):
+def test_doctor_prints_what_is_missing_and_returns_0(capsys, monkeypatch, no_settings):
     broken = list_backends()[0].__class__("nobody", False, "nobody is not installed: pip install nobody", None)
     monkeypatch.setattr("telecine.cli.doctor.list_backends", lambda: [broken])
     out = results(capsys, "doctor")
@@ -361,7 +361,7 @@ def test_doctor_does_not_import_torch():
 # settings of the command line
 
 
-def test_telecine_log_shows_what_the_package_logs(capsys, monkeypatch):
+def test_telecine_log_sets_the_level_of_the_printed_log(capsys, monkeypatch):
     monkeypatch.setenv("TELECINE_LOG", "debug")
     code, _, err = run(capsys, "sample", BASE)
     assert code == 0 and "telecine.cli.main: decode took" in err
@@ -382,20 +382,20 @@ def test_telecine_backend_and_device_are_the_defaults(capsys, monkeypatch):
     results(capsys, "sample", BASE, "--backend", "pyav", "--device", "cpu")
 
 
-def test_progress_can_be_had_where_there_is_no_terminal(capsys, monkeypatch):
+def test_progress_option_shows_progress_without_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr("telecine.cli.progress._DELAY_SECONDS", -1.0)
     code, out, err = run(capsys, "sample", BASE, "--progress")
     assert code == 0 and err == "opening the source  0 s\n" and "opening" not in out
     results(capsys, "sample", BASE)
 
 
-def test_the_deadline_of_a_command_is_its_timeout(capsys, monkeypatch):
+def test_the_timeout_option_is_the_deadline_of_the_request(capsys, monkeypatch):
     info, seen = probe(BASE), []
     monkeypatch.setattr(telecine.cli.main, "probe", lambda _, timeout: seen.append(timeout) or info)
     results(capsys, "probe", BASE, "--timeout", "2.5")
     assert isinstance(seen[0], Deadline) and seen[0].seconds == 2.5
 
 
-def test_the_module_is_the_command() -> None:
+def test_python_m_telecine_runs_the_command_line() -> None:
     done = subprocess.run([sys.executable, "-m", "telecine", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("telecine ")

@@ -1,4 +1,4 @@
-"""Progress: silent for a second, never back to a stage that is over, gone when the work is done."""
+"""The progress line: shown after a second, and removed when the work is done."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_nothing_is_shown_within_the_first_second(clock):
     assert stream.getvalue() == ""
 
 
-def test_the_line_says_stage_share_and_amounts(clock):
+def test_the_line_shows_stage_percentage_and_amounts(clock):
     stream = Terminal()
     progress = Progress(stream, clock=clock)
     clock.now += 2
@@ -52,7 +52,7 @@ def test_the_line_says_stage_share_and_amounts(clock):
     assert lines(stream) == ["decoding  [#######-----------------------]  25%  25 of 100 packets"]
 
 
-def test_updates_keep_their_distance(clock):
+def test_updates_are_at_least_an_interval_apart(clock):
     stream = Terminal()
     progress = Progress(stream, interval=0.1, clock=clock)
     for step in range(1000):
@@ -61,7 +61,7 @@ def test_updates_keep_their_distance(clock):
     assert 9 <= len(lines(stream)) <= 11
 
 
-def test_what_has_no_known_end_shows_seconds(clock):
+def test_a_stage_of_unknown_length_shows_seconds(clock):
     stream = Terminal()
     progress = Progress(stream, clock=clock)
     clock.now += 3
@@ -69,7 +69,7 @@ def test_what_has_no_known_end_shows_seconds(clock):
     assert lines(stream) == ["fetching the video  3 s"]
 
 
-def test_a_stage_that_is_over_does_not_come_back(clock):
+def test_a_finished_stage_is_not_shown_again(clock):
     stream = Terminal()
     progress = Progress(stream, clock=clock)
     for doing, done in [("reading the packets", 5), ("decoding", 1), ("reading the packets", 1), ("decoding", 2)]:
@@ -78,7 +78,7 @@ def test_a_stage_that_is_over_does_not_come_back(clock):
     assert [line.split("  ")[0] for line in lines(stream)] == ["reading the packets", "decoding", "decoding"]
 
 
-def test_more_done_than_planned_is_all(clock):
+def test_more_work_than_expected_is_shown_as_100_percent(clock):
     stream = Terminal()
     progress = Progress(stream, clock=clock)
     clock.now += 2
@@ -96,7 +96,7 @@ def test_the_line_is_overwritten_with_blanks_at_the_end(clock):
     assert stream.getvalue().endswith("\r" + " " * shown + "\r")
 
 
-def test_into_a_file_go_whole_lines(clock):
+def test_a_stream_that_is_no_terminal_gets_whole_lines(clock):
     stream = io.StringIO()
     progress = Progress(stream, clock=clock)
     clock.now += 2
@@ -105,7 +105,7 @@ def test_into_a_file_go_whole_lines(clock):
     assert stream.getvalue() == "decoding  [###############---------------]  50%  1 of 2 packets\n"
 
 
-def test_unasked_it_is_shown_on_a_terminal_only(monkeypatch):
+def test_by_default_progress_is_shown_on_a_terminal_only(monkeypatch):
     monkeypatch.setattr("sys.stderr", io.StringIO())
     with Progress.shown(None) as watch:
         assert watch is None
@@ -118,7 +118,7 @@ def test_unasked_it_is_shown_on_a_terminal_only(monkeypatch):
         assert watch is None
 
 
-def test_a_request_tells_its_watcher_every_packet_that_it_decodes():
+def test_a_request_reports_every_packet_that_it_decodes():
     seen = []
     frames = load(
         CLIPS["base.mp4"].path(), indices=[5, 40], timeout=Deadline(on_progress=lambda *amounts: seen.append(amounts))
@@ -128,7 +128,7 @@ def test_a_request_tells_its_watcher_every_packet_that_it_decodes():
     assert seen[0][0] == "opening the source"
 
 
-def test_a_probe_tells_its_watcher_the_bytes_that_it_reads():
+def test_a_probe_reports_the_bytes_that_it_reads():
     path = CLIPS["base.mp4"].path()
     seen = []
     probe(path, timeout=Deadline(on_progress=lambda *amounts: seen.append(amounts)))

@@ -1,4 +1,4 @@
-"""Writing frames to disk: whole or not at all, and refused before anything is decoded."""
+"""Frames on disk: complete or not at all; wrong targets are refused before anything is decoded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write(frames, target, source="-"):
         writer(frames, Deadline())
 
 
-def test_a_folder_holds_each_frame_under_its_own_number(frames, tmp_path):
+def test_a_folder_has_one_png_for_each_frame_index(frames, tmp_path):
     write(frames, tmp_path / "out")
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "frame_000003.png",
@@ -43,7 +43,7 @@ def test_a_folder_holds_each_frame_under_its_own_number(frames, tmp_path):
     assert [row["file"] for row in document["frames"]] == [f"frame_{i:06d}.png" for i in (47, 3, 47)]
 
 
-def test_a_folder_that_exists_keeps_what_else_is_in_it(frames, tmp_path):
+def test_other_files_in_an_existing_folder_are_kept(frames, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "frames.json").write_text("old")
     write(frames, tmp_path)
@@ -51,7 +51,7 @@ def test_a_folder_that_exists_keeps_what_else_is_in_it(frames, tmp_path):
     assert json.loads((tmp_path / "frames.json").read_text())["info"]["num_frames"] == 60
 
 
-def test_arrays_come_back_as_they_were(frames, tmp_path):
+def test_an_npz_file_has_frames_indices_timestamps_and_metadata(frames, tmp_path):
     write(frames, tmp_path / "out.npz")
     with np.load(tmp_path / "out.npz", allow_pickle=False) as arrays:
         assert set(arrays) == {"frames", "indices", "timestamps", "metadata"}
@@ -64,34 +64,34 @@ def test_arrays_come_back_as_they_were(frames, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["sheet.jpg", "sheet.jpeg", "sheet.png", "SHEET.JPG"])
-def test_a_sheet_is_a_picture_of_the_kind_that_its_suffix_says(frames, tmp_path, name):
+def test_a_contact_sheet_has_the_format_of_its_suffix(frames, tmp_path, name):
     write(frames, tmp_path / name)
     with Image.open(tmp_path / name) as picture:
         assert picture.format == ("PNG" if name.endswith("png") else "JPEG")
         assert picture.size == frames.sheet().size
 
 
-def test_files_get_the_permissions_of_any_new_file(frames, tmp_path):
+def test_output_files_have_the_default_permissions(frames, tmp_path):
     (tmp_path / "other").touch()
     write(frames, tmp_path / "out.npz")
     assert (tmp_path / "out.npz").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
-def test_a_link_stays_a_link(frames, tmp_path):
+def test_a_target_that_is_a_link_stays_a_link(frames, tmp_path):
     (tmp_path / "link.png").symlink_to(tmp_path / "real.png")
     write(frames, tmp_path / "link.png")
     assert (tmp_path / "link.png").is_symlink() and (tmp_path / "real.png").is_file()
 
 
 @pytest.mark.parametrize("target", ["out.npz", "out.jpg", "out", "deep/out", "a/b/c/", "a/b/../c/d/"])
-def test_nothing_is_left_where_the_work_fails(frames, tmp_path, target):
+def test_nothing_is_left_behind_if_decoding_fails(frames, tmp_path, target):
     with pytest.raises(RuntimeError, match="decoding failed"), claim(str(tmp_path / target), "-"):
         assert list(tmp_path.iterdir())  # claimed
         raise RuntimeError("decoding failed")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folders_that_were_there_or_that_others_use_stay(frames, tmp_path):
+def test_existing_folders_and_folders_in_use_are_kept_if_decoding_fails(frames, tmp_path):
     (tmp_path / "old").mkdir()
     with pytest.raises(RuntimeError), claim(str(tmp_path / "old/a/b/c"), "-"):
         (tmp_path / "old/a/other.txt").write_text("somebody else's")
@@ -99,7 +99,7 @@ def test_folders_that_were_there_or_that_others_use_stay(frames, tmp_path):
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["a", "old", "other.txt"]
 
 
-def test_a_folder_that_cannot_be_made_leaves_no_part_of_it(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_made_leaves_no_parent_folder_behind(tmp_path, monkeypatch):
     real = os.mkdir
 
     def mkdir(path, *arguments):
@@ -114,7 +114,7 @@ def test_a_folder_that_cannot_be_made_leaves_no_part_of_it(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("target", ["sheet.foo", "sheet.npz", "sheet", "", "sheet/", "folder.png"])
-def test_a_sheet_of_several_results_is_a_picture(tmp_path, target):
+def test_claim_sheet_refuses_targets_that_are_no_contact_sheet(tmp_path, target):
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(OptionsError, match=r"must be the path of a contact sheet \(\.jpg, \.jpeg, \.png\)"):
         with claim_sheet(str(tmp_path / target) if target else "", "-"):
@@ -124,17 +124,17 @@ def test_a_sheet_of_several_results_is_a_picture(tmp_path, target):
     assert [p.name for p in tmp_path.iterdir()] == ["folder.png"]
 
 
-def test_a_sheet_has_its_name_only_when_it_is_complete(frames, tmp_path):
+def test_a_contact_sheet_gets_its_name_when_it_is_complete(frames, tmp_path):
     target = tmp_path / "sheet.PNG"
-    with claim_sheet(str(target), "-") as place:
-        place(lambda path: (save_sheet(frames.sheet(), path), pytest.fail("too early") if target.exists() else None))
+    with claim_sheet(str(target), "-") as write_file:
+        write_file(lambda path: (save_sheet(frames.sheet(), path), target.exists() and pytest.fail("too early")))
     assert [p.name for p in tmp_path.iterdir()] == ["sheet.PNG"]
     with pytest.raises(RuntimeError), claim_sheet(str(tmp_path / "other.jpg"), "-"):
         raise RuntimeError("decoding failed")
     assert [p.name for p in tmp_path.iterdir()] == ["sheet.PNG"]
 
 
-def test_an_old_file_stays_whole_where_the_writing_fails(frames, tmp_path, monkeypatch):
+def test_an_existing_file_is_kept_if_writing_fails(frames, tmp_path, monkeypatch):
     (tmp_path / "out.npz").write_bytes(b"old")
 
     def full(file, **arrays):
@@ -148,7 +148,7 @@ def test_an_old_file_stays_whole_where_the_writing_fails(frames, tmp_path, monke
     assert (tmp_path / "out.npz").read_bytes() == b"old"
 
 
-def test_the_deadline_holds_while_writing(frames, tmp_path):
+def test_the_deadline_is_checked_while_frames_are_written(frames, tmp_path):
     deadline = Deadline(1e-9)
     for target in ("out", "out.png"):
         with pytest.raises(DeadlineError), claim(str(tmp_path / target), "-") as writer:
@@ -157,7 +157,7 @@ def test_the_deadline_holds_while_writing(frames, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["out.gif", "out.mp4", "frames.json", "-", ""])
-def test_an_unknown_kind_of_target_is_refused_with_the_known_ones(tmp_path, target):
+def test_an_unknown_suffix_is_refused_with_the_allowed_ones(tmp_path, target):
     with pytest.raises(OptionsError, match=r"\.npz"), claim(str(tmp_path / target) if "." in target else target, "-"):
         pytest.fail("it was claimed")
     assert list(tmp_path.iterdir()) == []
@@ -170,7 +170,7 @@ def test_a_target_that_cannot_be_written_is_refused(tmp_path, target):
         pytest.fail("it was claimed")
 
 
-def test_the_video_itself_is_not_replaced(tmp_path):
+def test_a_target_that_is_the_video_itself_is_refused(tmp_path):
     video = tmp_path / "animation.png"
     video.write_bytes(b"pixels")
     os.link(video, tmp_path / "same.png")

@@ -1,4 +1,4 @@
-"""The sizes that models' processors make."""
+"""The frame sizes of the processors of models."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from telecine.integrations.processor_sizes import FITS, processor_size
         ("glm4v", 120, (1080, 1920), (448, 812)),
     ],
 )
-def test_known_sizes(fit, count, size, expected):
+def test_processor_size_of_known_clips(fit, count, size, expected):
     assert processor_size(fit, count, *size) == expected
 
 
-def test_a_given_budget_takes_the_place_of_the_models_own():
+def test_max_pixels_replaces_the_budget_of_the_rule():
     assert processor_size("qwen2_vl", 8, 1080, 1920, max_pixels=602_112) == (560, 1008)
 
 
-def test_a_size_that_was_made_is_made_again():
-    """So the processor finds nothing to resize. Not so for ribbons: one patch high, they are over budget once more."""
+def test_frames_of_the_processor_size_are_not_resized_again():
+    """Holds for usual aspect ratios. A very wide picture, one patch high, exceeds the budget again."""
     chooser = random.Random(1)
     for _ in range(500):
         count, height, width = chooser.randint(2, 768), chooser.randint(300, 3000), chooser.randint(300, 3000)
@@ -40,7 +40,7 @@ def test_a_size_that_was_made_is_made_again():
             assert processor_size(fit, count, *once) == once
 
 
-def test_what_the_model_would_refuse_is_refused():
+def test_aspect_ratios_that_the_processor_refuses_and_unknown_rules_are_refused():
     with pytest.raises(OptionsError, match="ratio up to 200"):
         processor_size("qwen3_vl", 8, 32, 32 * 201)
     with pytest.raises(OptionsError, match="it must be one of: qwen2_vl, "):
@@ -48,7 +48,7 @@ def test_what_the_model_would_refuse_is_refused():
 
 
 @pytest.mark.parametrize("fit", FITS)
-def test_the_sizes_are_those_of_transformers(fit):
+def test_processor_size_is_that_of_smart_resize_in_transformers(fit):
     pytest.importorskip("torchvision", reason="needs transformers and torchvision", exc_type=Exception)
     module = importlib.import_module(f"transformers.models.{fit}.video_processing_{fit}")
     rule, chooser = FITS[fit], random.Random(2)
@@ -66,6 +66,6 @@ def test_the_sizes_are_those_of_transformers(fit):
 
 
 @pytest.mark.parametrize("most", [0, -1, "3", 2.5, True])
-def test_a_budget_that_is_no_number_of_pixels_is_refused(most):
+def test_max_pixels_that_is_no_positive_number_is_refused(most):
     with pytest.raises(OptionsError, match="max_pixels"):
         processor_size("qwen2_vl", 8, 1080, 1920, max_pixels=most)

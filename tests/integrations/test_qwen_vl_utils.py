@@ -43,7 +43,7 @@ CASES = [
 
 @pytest.mark.parametrize("patch", [14, 16])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_same_frames_and_sizes_as_with_its_torchcodec_reader(case, patch, monkeypatch):
+def test_frames_and_sizes_are_those_of_the_torchcodec_reader(case, patch, monkeypatch):
     pytest.importorskip("torchcodec", reason="compares with torchcodec", exc_type=Exception)
     ele = {"video": str(CLIPS["h264_long_gop.mp4"].path()), **case}
     (theirs, told), rate = fetch(ele, image_patch_size=patch)
@@ -57,7 +57,7 @@ def test_the_same_frames_and_sizes_as_with_its_torchcodec_reader(case, patch, mo
     assert (fused - theirs).abs().mean() < 12
 
 
-def test_frames_have_their_final_size_when_they_come_from_the_reader():
+def test_the_reader_returns_frames_of_their_final_size():
     install(image_patch_size=16)
     frames, metadata, _ = engine.VIDEO_READER_BACKENDS["telecine"](
         {"video": CLIPS["h264_long_gop.mp4"].path().as_uri(), "max_pixels": 96 * 64, "min_pixels": 32 * 32}
@@ -67,7 +67,7 @@ def test_frames_have_their_final_size_when_they_come_from_the_reader():
     assert metadata["total_num_frames"] == 120
 
 
-def test_the_windows_total_is_that_of_the_video_so_that_times_are_true():
+def test_total_num_frames_of_a_window_is_that_of_the_video():
     install()
     ele = {"video": str(CLIPS["h264_long_gop.mp4"].path()), "video_start": 1.0}
     (_, metadata), _ = fetch(ele)
@@ -75,7 +75,7 @@ def test_the_windows_total_is_that_of_the_video_so_that_times_are_true():
     assert metadata["frames_indices"][0] == 30
 
 
-def test_the_environment_decides_unless_the_reader_is_forced(monkeypatch):
+def test_without_force_the_environment_variable_selects_the_reader(monkeypatch):
     install(force=False)
     assert engine.get_video_reader_backend() != "telecine"
     monkeypatch.setattr(engine, "FORCE_QWENVL_VIDEO_READER", "telecine")  # what the variable sets at import

@@ -1,4 +1,4 @@
-"""The decoder for SGLang, and how it is entered. SGLang itself is not needed: its hook registry is stood in for."""
+"""The decoder for SGLang and its registration. A fake hook registry takes the place of SGLang."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def hooks(monkeypatch) -> list[Any]:
 
 
 @pytest.mark.parametrize("named", [None, "", "other", "telecines"])
-def test_it_changes_nothing_until_it_is_named(hooks, monkeypatch, named):
+def test_register_does_nothing_unless_sglang_plugins_names_telecine(hooks, monkeypatch, named):
     if named is None:
         monkeypatch.delenv("SGLANG_PLUGINS", raising=False)
     else:
@@ -38,13 +38,13 @@ def test_it_changes_nothing_until_it_is_named(hooks, monkeypatch, named):
     assert hooks == []
 
 
-def test_named_it_replaces_the_decoder(hooks, monkeypatch):
+def test_register_replaces_the_decoder_if_sglang_plugins_names_telecine(hooks, monkeypatch):
     monkeypatch.setenv("SGLANG_PLUGINS", "other, telecine")
     register()
     assert hooks == [("sglang.srt.utils.video_decoder.VideoDecoderWrapper", TelecineVideoDecoder, "replace")]
 
 
-def test_without_the_hooks_it_says_so_and_lets_sglang_start(monkeypatch, caplog):
+def test_register_logs_a_warning_if_sglang_has_no_plugin_hooks(monkeypatch, caplog):
     monkeypatch.setenv("SGLANG_PLUGINS", "telecine")
     monkeypatch.setitem(sys.modules, "sglang", types.ModuleType("sglang"))
     register()
@@ -52,7 +52,7 @@ def test_without_the_hooks_it_says_so_and_lets_sglang_start(monkeypatch, caplog)
 
 
 @pytest.mark.parametrize("source", ["path", "bytes"])
-def test_frames_by_index(source):
+def test_the_decoder_returns_frames_by_index(source):
     expected = CLIP.reference().frames
     with TelecineVideoDecoder(str(CLIP.path()) if source == "path" else CLIP.bytes()) as decoder:
         assert (len(decoder), decoder.avg_fps, decoder.frame_shape) == (60, 30.0, (144, 192))
@@ -69,13 +69,13 @@ def test_frames_by_index(source):
     assert decoder.source_bytes is None
 
 
-def test_a_frame_that_cannot_be_decoded_is_an_error_since_nobody_could_be_told():
+def test_a_frame_that_cannot_be_decoded_is_an_error():
     decoder = TelecineVideoDecoder(CLIPS["noise_key.mp4"].bytes())
     with pytest.raises(DecodeError, match="could not be decoded"):
         decoder.get_frames_at(range(len(decoder)))
 
 
-def test_frames_as_a_tensor():
+def test_the_decoder_returns_frames_as_a_tensor():
     torch = pytest.importorskip("torch", reason="needs PyTorch")
     tensor = TelecineVideoDecoder(CLIP.bytes(), num_decode_threads=4).get_frames_as_tensor([1, 2])
     assert tensor.shape == (2, 144, 192, 3)

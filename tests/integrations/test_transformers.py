@@ -73,7 +73,7 @@ def own_loader():
 
 @pytest.mark.parametrize("clip", CONSTANT)
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_processors_give_the_tokens_and_times_that_they_give_with_their_own_loader(name, clip, own_loader):
+def test_processors_give_the_same_tokens_and_times_as_with_their_own_loader(name, clip, own_loader):
     path = str(CLIPS[clip].path())
     given = {"do_sample_frames": True} if name != "llava_onevision" else {"do_sample_frames": True, "num_frames": 4}
     theirs = output(name, videos=path, **given)
@@ -111,7 +111,7 @@ def test_times_of_a_variable_rate_are_true(installed):
     assert metadata.timestamps == pytest.approx(telecine.load(clip.path(), num_frames=8).timestamps, abs=1e-3)
 
 
-def test_load_video_asks_the_callers_function(installed):
+def test_load_video_calls_sample_indices_fn(installed):
     asked = []
 
     def choose(metadata: Any, **kwargs: Any) -> Any:
@@ -145,7 +145,7 @@ def test_the_processors_resize_is_done_while_decoding():
     assert (fitted["pixel_values_videos"] - plain["pixel_values_videos"]).abs().mean() < 0.05
 
 
-def test_undoing_leaves_transformers_as_it_was():
+def test_the_returned_function_restores_the_previous_decoders():
     before = dict(video_utils.VIDEO_DECODERS), video_processing_utils.VideoProcessorMixin.fetch_videos
     install()()
     assert before == (video_utils.VIDEO_DECODERS, video_processing_utils.VideoProcessorMixin.fetch_videos)

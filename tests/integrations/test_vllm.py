@@ -31,7 +31,7 @@ from telecine.integrations.vllm import decode_pool, plugin, register, state
 register()
 SAMPLERS = sorted(set(VIDEO_LOADER_REGISTRY.name2class) - {"telecine", "pynvvideocodec"})
 REPEATS_LAST = {"glm46v", "glm5next", "glmga"}
-"""Classes that pad to even by naming the last index twice; vLLM's OpenCV codec drops the repeat."""
+"""Classes that repeat the last index to make the count even; vLLM's OpenCV codec drops the repeat."""
 KEYS = {"total_num_frames", "fps", "duration", "video_backend", "frames_indices", "do_sample_frames"}
 
 
@@ -66,7 +66,7 @@ def test_every_part_is_on_and_registering_again_changes_nothing():
     assert state()["loaders"]["qwen3_vl"].startswith('"backend": "telecine"; bound to ')
 
 
-def test_the_doctor_says_what_is_on(capsys):
+def test_doctor_prints_the_state_of_every_part(capsys):
     assert main(["doctor", "--vllm"]) == 0
     text = capsys.readouterr().out
     assert "codec      on" in text
@@ -85,7 +85,7 @@ def test_a_part_that_this_vllm_lacks_is_off_with_a_reason_and_the_others_are_on(
     assert "Use the loader" in caplog.text
 
 
-def test_an_error_inside_never_reaches_vllm(monkeypatch):
+def test_register_never_raises_into_vllm(monkeypatch):
     monkeypatch.setattr(plugin, "_state", {})
     monkeypatch.setattr(plugin, "_PARTS", {"codec": (lambda: 1 / 0, "Do without")})
     plugin.register()
@@ -94,7 +94,7 @@ def test_an_error_inside_never_reaches_vllm(monkeypatch):
 
 @pytest.mark.parametrize("name", ["h264_long_gop.mp4", "hevc.mp4", "rotated90.mp4"])
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_every_sampling_class_gives_the_frames_that_it_gives_with_opencv(sampler, name):
+def test_every_sampling_class_gives_the_same_frames_as_with_opencv(sampler, name):
     data = CLIPS[name].bytes()
     theirs, told = load(data, video_backend=sampler, num_frames=8, backend="opencv")
     ours, tells = load(data, video_backend=sampler, num_frames=8, backend="telecine")
@@ -122,7 +122,7 @@ def test_frames_are_those_of_the_ffmpeg_command_line(sampler):
     assert np.abs(frames.astype(int) - expected).max() <= 2
 
 
-def test_classes_that_hard_wire_opencv_still_use_it_when_told(clip):
+def test_patched_classes_still_decode_with_opencv_if_backend_names_it(clip):
     for name in ("molmo2", "openpangu"):
         _, told = load(clip, video_backend=name, num_frames=8, backend="opencv")
         assert told["video_backend"].startswith("opencv")
@@ -133,7 +133,7 @@ def test_metadata_has_the_keys_that_vllm_expects(clip):
         assert set(load(clip, num_frames=8, **kwargs)[1]) == KEYS
 
 
-def test_a_variable_rate_is_told_as_a_constant_one_whose_times_are_true():
+def test_a_variable_rate_is_described_as_a_constant_one_with_true_times():
     clip = CLIPS["vfr.mp4"]
     for kwargs in ({"backend": "telecine"}, {"video_backend": "telecine"}):
         frames, told = load(clip.bytes(), num_frames=8, **kwargs)
@@ -145,7 +145,7 @@ def test_a_variable_rate_is_told_as_a_constant_one_whose_times_are_true():
         assert np.abs(frames.astype(int) - clip.reference().frames[shown]).max() <= 2
 
 
-def test_all_frames_of_a_clip_are_left_to_the_processor_to_choose_among():
+def test_metadata_of_all_frames_let_the_processor_sample_by_true_indices():
     data = CLIPS["vfr.mp4"].bytes()
     for kwargs in ({"backend": "telecine"}, {"video_backend": "telecine"}):
         frames, told = load(data, num_frames=-1, **kwargs)
@@ -153,7 +153,7 @@ def test_all_frames_of_a_clip_are_left_to_the_processor_to_choose_among():
         assert told["frames_indices"] == list(range(len(frames))) == list(range(told["total_num_frames"]))
 
 
-def test_frames_that_cannot_be_decoded_are_left_out_with_their_labels():
+def test_frames_that_cannot_be_decoded_are_left_out_with_their_indices():
     clip = CLIPS["noise_reference.mp4"]
     frames, told = load(clip.bytes(), video_backend="molmo2", num_frames=-1, backend="telecine")
     kept = told["frames_indices"]
@@ -193,7 +193,7 @@ def test_the_environment_variable_reaches_models_without_a_bound_class(clip, mon
     assert load(clip, num_frames=4)[1]["video_backend"] == "telecine"
 
 
-def test_frames_leave_at_the_size_that_the_processor_makes(clip):
+def test_fit_size_and_max_pixels_set_the_frame_size(clip):
     plain, _ = load(clip, video_backend="qwen3_vl", backend="telecine")
     assert plain.shape[1:3] == (144, 192)
     fitted, _ = load(clip, video_backend="qwen3_vl", backend="telecine", fit="auto")
@@ -248,7 +248,7 @@ def test_an_option_of_telecine_is_refused_by_other_codecs(clip):
         load(clip, backend="opencv", fit="qwen3_vl")
 
 
-def test_the_time_that_a_clip_may_take_is_bounded(clip):
+def test_timeout_sec_raises_a_timeout_error(clip):
     with pytest.raises(TimeoutError):
         load(clip, num_frames=-1, backend="telecine", timeout_sec=1e-6)
 

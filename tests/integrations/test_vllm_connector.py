@@ -1,4 +1,4 @@
-"""Videos as vLLM gets them: base64, files, URLs; with telecine's codec, and with its connector."""
+"""Videos from base64, files and URLs in vLLM, with telecine's codec and connector."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def check(loaded: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["http", "telecine"])
-def test_videos_come_as_base64_files_and_urls(name, server):
+def test_connectors_load_base64_files_and_urls(name, server):
     one = connector(name, allowed_media_domains=["127.0.0.1"])
     for url in (as_data(CLIP.bytes()), CLIP.path().as_uri(), f"{server}/clip.mp4"):
         check(one.fetch_video(url))
 
 
 @pytest.mark.parametrize("name", ["http", "telecine"])
-def test_many_at_once_in_vllms_own_loader_threads(name, server):
+def test_connectors_load_many_videos_at_once_in_vllms_loader_threads(name, server):
     one = connector(name, allowed_media_domains=["127.0.0.1"])
     urls = [as_data(CLIP.bytes()), CLIP.path().as_uri(), f"{server}/clip.mp4"] * 8
 
@@ -119,7 +119,7 @@ def test_a_file_is_mapped_and_hashed_like_its_bytes():
 
 
 @pytest.mark.parametrize("codec", [{"backend": "opencv"}, {"video_backend": "nemotron_vl", "backend": "telecine"}])
-def test_who_wants_the_bytes_of_a_file_gets_bytes(codec):
+def test_other_codecs_get_the_bytes_of_a_file(codec):
     loaded = connector("telecine", media_io_kwargs={"video": {"num_frames": 8, **codec}}).fetch_video(
         CLIP.path().as_uri()
     )
@@ -127,7 +127,7 @@ def test_who_wants_the_bytes_of_a_file_gets_bytes(codec):
     assert loaded.media[1]["frames_indices"] == INDICES
 
 
-def test_files_outside_the_allowed_folder_stay_closed(tmp_path):
+def test_files_outside_the_allowed_folder_are_refused(tmp_path):
     outside = tmp_path / "clip.mp4"
     outside.write_bytes(CLIP.bytes())
     with pytest.raises(ValueError, match="must be a subpath"):
@@ -153,12 +153,12 @@ def test_private_hosts_are_reached_only_if_they_are_listed_and_then_without_redi
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1\\@127.0.0.2/clip.mp4", "http://127.0.0.1@127.0.0.2/clip.mp4"])
-def test_the_host_that_is_checked_is_the_one_that_is_reached(url):
+def test_the_checked_host_of_a_url_is_the_one_that_is_fetched_from(url):
     with pytest.raises((ValueError, VLLMUnprocessableEntityError), match=r"allowed domains|not valid|not a valid"):
         connector("telecine", allowed_media_domains=["127.0.0.1"]).fetch_video(url)
 
 
-def test_what_a_server_does_not_have_is_the_clients_error(server):
+def test_http_404_of_the_server_is_an_unprocessable_entity(server):
     listed = connector("telecine", allowed_media_domains=["127.0.0.1"])
     with pytest.raises(VLLMUnprocessableEntityError, match="HTTP 404"):
         listed.fetch_video(f"{server}/gone.mp4")
@@ -196,7 +196,7 @@ def test_lists_of_jpeg_pictures_keep_their_metadata():
     assert np.array_equal(found[0][0], found[1][0])
 
 
-def test_pictures_and_sound_go_their_old_way():
+def test_images_are_loaded_by_vllms_own_connector():
     buffer = io.BytesIO()
     Image.new("RGB", (8, 8), "red").save(buffer, "PNG")
     url = as_data(buffer.getvalue(), "image/png")
@@ -204,7 +204,7 @@ def test_pictures_and_sound_go_their_old_way():
 
 
 @pytest.mark.parametrize("content", [b"", b"no video", b"\x00" * 5000], ids=["empty", "text", "zeros"])
-def test_bad_input_is_a_value_error_on_every_way(content, tmp_path):
+def test_bad_input_is_a_value_error_from_base64_and_from_a_file(content, tmp_path):
     path = tmp_path / "clip.mp4"
     path.write_bytes(content)
     one = connector("telecine", allowed_local_media_path=str(tmp_path))

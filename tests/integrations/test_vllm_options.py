@@ -1,4 +1,4 @@
-"""What ``--media-io-kwargs`` may say to telecine, as far as it can be known without vLLM."""
+"""The options of ``--media-io-kwargs``, and parts of the plugin that need no vLLM."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Qwen2VLVideoBackend: ...
 class TelecineOfIt(Qwen2VLVideoBackend): ...
 
 
-def test_options_are_taken_out_of_what_is_given():
+def test_take_from_removes_the_options_that_it_returns():
     given = {"device": "cpu", "timeout_sec": 5, "fps": 2, "fit": None}
     options = DecodeOptions.take_from(given)
     assert (options.timeout_sec, options.fit, given) == (5, None, {"fps": 2})
 
 
-def test_what_costs_gpu_memory_goes_by_names_that_vllm_keeps_from_requests():
+def test_options_that_cost_gpu_memory_cannot_be_set_by_a_request():
     assert set(STARTUP_ONLY) < set(default_options())
     assert set(default_options()) - set(STARTUP_ONLY) == {"timeout_sec", "size", "fit", "max_pixels"}
 
 
-def test_the_device_comes_from_the_environment_where_nobody_says(monkeypatch):
+def test_the_default_device_is_that_of_the_environment(monkeypatch):
     assert default_options()["device"] == "cpu"
     monkeypatch.setenv("TELECINE_DEVICE", "cuda:1")
     assert DecodeOptions.take_from({}).on_gpu
@@ -84,16 +84,16 @@ def test_wrong_values_are_value_errors_that_name_the_option(wrong):
     ],
     ids=str,
 )
-def test_the_size_of_the_frames(options, count, expected):
+def test_size_fit_and_max_pixels_choose_the_frame_size(options, count, expected):
     assert DecodeOptions.take_from(dict(options)).frame_size(object, count, HD) == expected
 
 
-def test_the_models_own_rule_follows_the_sampling_class():
+def test_fit_auto_follows_the_sampling_class():
     for fit in ("auto", "qwen"):
         assert DecodeOptions(fit=fit).frame_size(TelecineOfIt, 26, HD) == (1092, 1932)
 
 
-def test_larger_videos_than_the_decoders_are_made_for_are_refused_either_way_up():
+def test_videos_over_max_width_and_height_are_refused_in_either_orientation():
     options = DecodeOptions(max_width=1080, max_height=1920)
     options.check_source(HD)
     with pytest.raises(LimitError, match="1920x1088; max_width and max_height allow 1080x1920"):
@@ -116,7 +116,7 @@ def test_gpu_memory_is_needed_only_with_the_device_cuda(video, loader, expected)
     assert uses_gpu(video, loader) is expected
 
 
-def test_without_vllm_the_doctor_says_so(monkeypatch, capsys):
+def test_doctor_reports_that_vllm_cannot_be_imported(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.setitem(sys.modules, "vllm.multimodal.video", None)
     monkeypatch.setattr(plugin, "_state", {})

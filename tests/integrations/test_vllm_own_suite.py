@@ -27,7 +27,7 @@ DIFFERENT = {
         "imports vLLM in a process of its own, which PyPI's torchvision beside a PyTorch without CUDA does not survive"
     ),
 }
-"""Tests that end otherwise, and why."""
+"""Tests that fail with telecine, and the reason."""
 
 
 @pytest.mark.timeout(1200)

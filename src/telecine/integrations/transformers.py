@@ -23,7 +23,7 @@ from telecine.pool import Pool
 from telecine.sampling.policies import ClipFacts
 from telecine.timeline import Timeline
 
-__all__ = ["install", "make_reader"]
+__all__ = ["install"]
 
 _DECODERS = ("telecine", "torchcodec", "pyav")
 """Names of decoders that become telecine: its own, that of the processors, and the default of ``load_video``."""
@@ -57,7 +57,7 @@ def install(
         original_fetch = mixin.fetch_videos
     except (ImportError, AttributeError) as error:
         raise BackendUnavailable(f"transformers is not as expected ({error}); 5.20 is known to work") from error
-    reader = make_reader(fit=fit, max_pixels=max_pixels, device=device, limits=limits)
+    reader = _make_reader(fit, max_pixels, device, limits)
     before = dict(decoders)
 
     def fetch_videos(self: Any, video_url_or_urls: Any, sample_indices_fn: Any = None) -> Any:
@@ -77,14 +77,10 @@ def install(
     return undo
 
 
-def make_reader(
-    *, fit: str | None = None, max_pixels: int | None = None, device: str | None = None, limits: Limits | None = None
+def _make_reader(
+    fit: str | None, max_pixels: int | None, device: str | None, limits: Limits | None
 ) -> Callable[..., tuple[Any, Any]]:
-    """Return a decoder for transformers' table of decoders; arguments as for :func:`install`.
-
-    Returns:
-        ``read(video, sample_indices_fn, **kwargs) -> (frames, VideoMetadata)``: frames are ``uint8 [N, H, W, 3]``.
-    """
+    """Return a decoder for transformers' table: it returns frames ``uint8 [N, H, W, 3]`` and ``VideoMetadata``."""
 
     def read(video: Any, sample_indices_fn: Callable[..., Any] | None = None, **kwargs: Any) -> tuple[Any, Any]:
         from transformers.video_utils import VideoMetadata

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from telecine.errors import OptionsError
@@ -16,7 +15,7 @@ from telecine.sampling.policies import KEY_FRAMES, policy_defaults
 from telecine.sampling.select import Sampling, select
 from telecine.timeline import Timeline
 
-__all__ = ["load_frames", "make_loader"]
+__all__ = ["make_loader"]
 
 _IGNORED = ("frame_recovery", "max_duration")
 """Options of vLLM's own loaders without effect here: lost frames are always left out, and no policy has a duration."""
@@ -29,59 +28,50 @@ def make_loader(base: Any) -> Any:
         """Loads videos with telecine, which also chooses the frames."""
 
         @classmethod
-        def load_bytes(cls, data: Any, num_frames: int = -1, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-            """See :func:`load_frames`."""
-            return load_frames(data, num_frames, kwargs, cls)
+        def load_bytes(cls, data: Any, num_frames: int = -1, **given: Any) -> tuple[Any, dict[str, Any]]:
+            """Decode a clip by the options of ``--media-io-kwargs``.
+
+            Args:
+                data: the encoded video.
+                num_frames: number of frames; -1 for no bound. vLLM always gives one, 32 by default, so it is ignored
+                    if the other options choose the frames by themselves.
+                **given: sampling options of :func:`telecine.load`, ``errors``, and fields of
+                    :class:`~telecine.integrations.vllm.options.DecodeOptions`.
+
+            Returns:
+                The frames ``uint8 [N, H, W, 3]`` in host memory, and their metadata for vLLM.
+
+            Raises:
+                ValueError: the input or an option is wrong.
+            """
+            backend, errors = given.pop("backend", "telecine"), given.pop("errors", "recover")
+            if backend != "telecine":
+                raise OptionsError(
+                    f"backend is {backend!r}, but the loader telecine decodes by itself; leave backend out, or leave "
+                    "video_backend out to keep the sampling class of the model"
+                )
+            options = DecodeOptions.take_from(given)
+            sampling = _parse_sampling(num_frames, given)
+
+            def choose_frames(info: VideoInfo, timeline: Timeline) -> Any:
+                check_frame_size(options, info)
+                indices = select(sampling, timeline)
+                return indices, check_request_size(options, cls, len(indices), info)
+
+            frames = decode(choose_frames, data, options, errors)
+            return frames.data, _metadata(frames, are_sampled=sampling != Sampling())
 
     return TelecineVideoLoader
 
 
-def load_frames(
-    data: Any, num_frames: int, given: Mapping[str, Any], loader: type = object
-) -> tuple[Any, dict[str, Any]]:
-    """Decode a clip by the options of ``--media-io-kwargs``.
-
-    Args:
-        data: the encoded video.
-        num_frames: number of frames; -1 for no bound. vLLM always gives one, 32 by default, so it is ignored if the
-            other options choose the frames by themselves.
-        given: sampling options of :func:`telecine.load`, ``errors``, and fields of
-            :class:`~telecine.integrations.vllm.options.DecodeOptions`.
-        loader: class for whose size rule ``fit="auto"`` stands.
-
-    Returns:
-        The frames ``uint8 [N, H, W, 3]`` in host memory, and their metadata for vLLM.
-
-    Raises:
-        ValueError: the input or an option is wrong.
-    """
-    rest = {name: value for name, value in given.items() if name not in _IGNORED}
-    if rest.pop("backend", "telecine") != "telecine":
-        raise OptionsError(
-            f"backend is {given['backend']!r}, but the loader telecine decodes by itself; leave backend out, or leave "
-            "video_backend out to keep the sampling class of the model"
-        )
-    options = DecodeOptions.take_from(rest)
-    errors = rest.pop("errors", "recover")
-    sampling = _parse_sampling(num_frames, rest)
-
-    def choose_frames(info: VideoInfo, timeline: Timeline) -> Any:
-        check_frame_size(options, info)
-        indices = select(sampling, timeline)
-        return indices, check_request_size(options, loader, len(indices), info)
-
-    frames = decode(choose_frames, data, options, errors)
-    return frames.data, _metadata(frames, are_sampled=sampling != Sampling())
-
-
 def _parse_sampling(num_frames: int, given: dict[str, Any]) -> Sampling:
     known = SamplingOptions.__annotations__
-    unknown = sorted(set(given) - set(known))
+    chosen = {name: value for name, value in given.items() if name not in _IGNORED}
+    unknown = sorted(set(chosen) - set(known))
     if unknown:
         raise OptionsError(
             f"the loader telecine has no option {', '.join(unknown)}; to choose frames it has {', '.join(known)}"
         )
-    chosen = dict(given)
     if chosen.get("fps") in (0, -1):
         del chosen["fps"]
     policy = chosen.get("policy")
