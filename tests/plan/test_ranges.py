@@ -51,7 +51,7 @@ def test_split_at_closed_points_gives_ranges_that_start_at_closed_points(
 ) -> None:
     stream = Stream(letters)
     (range_,) = plan(stream, *targets)
-    parts = split_at_closed_points(stream.index(), range_, min_packets)
+    parts = split_at_closed_points(stream.index(), [range_], min_packets)
     assert fed(parts) == expected
     assert all(part.reset for part in parts)
     assert output_rows(parts) == output_rows([range_])
@@ -61,7 +61,7 @@ def test_split_at_closed_points_drops_packets_that_no_target_needs() -> None:
     stream = Stream("IPPIPPIPP")
     (range_,) = plan(stream, *range(9))
     wanted = keep_targets(stream.index(), range_, [1, 7])
-    assert fed(split_at_closed_points(stream.index(), wanted)) == [[0, 1], [6, 7]]
+    assert fed(split_at_closed_points(stream.index(), [wanted])) == [[0, 1], [6, 7]]
 
 
 def test_keep_targets_ends_with_the_second_field_of_the_last_target() -> None:

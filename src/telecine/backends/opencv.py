@@ -83,11 +83,10 @@ def _threads(request: DecodeRequest) -> int:
 
 def _retry_lost(request: DecodeRequest, ranges: tuple[DecodeRange, ...], output: HostOutput) -> None:
     """Decode each independent range with lost frames once more, in a file of its own."""
-    for range_ in ranges:
-        for independent in split_at_closed_points(request.index, range_):
-            rows = [row for rows in independent.targets.values() for row in rows]
-            if not output.kept[rows].all():
-                _decode(request, (independent,), output, threads=1)
+    for independent in split_at_closed_points(request.index, ranges):
+        rows = [row for rows in independent.targets.values() for row in rows]
+        if not output.kept[rows].all():
+            _decode(request, (independent,), output, threads=1)
 
 
 def _decode(request: DecodeRequest, ranges: tuple[DecodeRange, ...], output: HostOutput, threads: int) -> None:
@@ -101,7 +100,7 @@ def _decode(request: DecodeRequest, ranges: tuple[DecodeRange, ...], output: Hos
         )
     file = remux(request.reader, ranges, request.deadline)
     if file.has_sps_changes:
-        independent = [part for range_ in ranges for part in split_at_closed_points(request.index, range_)]
+        independent = split_at_closed_points(request.index, ranges)
         if len(independent) > 1:
             # in one file, OpenCV would scale to the first size by a rule of its own
             for range_ in independent:

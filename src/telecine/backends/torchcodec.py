@@ -133,11 +133,10 @@ class _PlanDecoder:
             self._decode((range_,), is_retry=True)
             return all(self.output.kept[rows[0]] for rows in range_.targets.values())
 
-        for range_ in ranges:
-            for independent in split_at_closed_points(self._index, range_):
-                if missing & independent.targets.keys():
-                    for target in find_undecodable_targets(self._index, independent, decode_all):
-                        self.output.kept[list(independent.targets[target])] = False
+        for independent in split_at_closed_points(self._index, ranges):
+            if missing & independent.targets.keys():
+                for target in find_undecodable_targets(self._index, independent, decode_all):
+                    self.output.kept[list(independent.targets[target])] = False
 
     def _pictures(self, file: RemuxedFile) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield (display position, picture) of the wanted frames, identified by the time that TorchCodec returns."""

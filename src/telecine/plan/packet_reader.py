@@ -116,13 +116,9 @@ class PacketReader:
         demuxer.seek(time, found)
 
     def _is_same(self, ordinal: int, packet: Packet[Any]) -> bool:
-        known = self.index.pts[ordinal]
+        known, pts = int(self.index.pts[ordinal]), NO_TIME if packet.pts is None else packet.pts
         # times of the index are unwrapped: they may differ by a multiple of the clock's range
-        same = (
-            known == NO_TIME
-            if packet.pts is None
-            else known != NO_TIME and (packet.pts - known) % MPEG_CLOCK_TICKS == 0
-        )
+        same = pts == known or (NO_TIME not in (pts, known) and (pts - known) % MPEG_CLOCK_TICKS == 0)
         return bool(packet.size == self.index.size[ordinal] and same)
 
     def _find(self, packet: Packet[Any], target: int) -> int | None:

@@ -61,26 +61,27 @@ def closed_points(index: PacketIndex, packets: npt.NDArray[np.int64]) -> npt.NDA
 
 
 def split_at_closed_points(
-    index: PacketIndex, range_: DecodeRange, min_packets: int = 1, keep_all: bool = False
+    index: PacketIndex, ranges: Iterable[DecodeRange], min_packets: int = 1, keep_all: bool = False
 ) -> list[DecodeRange]:
-    """Split a range at its closed random access points into ranges that can be decoded independently.
+    """Split ranges at their closed random access points into ranges that can be decoded independently.
 
     Ranges without a target are dropped, and so are the packets after the last target of each range,
     unless ``keep_all``. A split is made only if the range before it keeps at least ``min_packets``.
     """
-    bounds = [0]
-    for position in closed_points(index, range_.packets).tolist():
-        if position - bounds[-1] >= min_packets:
-            bounds.append(position)
     found = []
-    for start, stop in pairwise([*bounds, len(range_.packets)]):
-        packets = range_.packets[start:stop]
-        targets = {packet: range_.targets[packet] for packet in packets.tolist() if packet in range_.targets}
-        part = DecodeRange(packets, range_.required[start:stop], targets, reset=True)
-        if keep_all:
-            found.append(part)
-        elif targets:
-            found.append(_shorten(index, part))
+    for range_ in ranges:
+        bounds = [0]
+        for position in closed_points(index, range_.packets).tolist():
+            if position - bounds[-1] >= min_packets:
+                bounds.append(position)
+        for start, stop in pairwise([*bounds, len(range_.packets)]):
+            packets = range_.packets[start:stop]
+            targets = {packet: range_.targets[packet] for packet in packets.tolist() if packet in range_.targets}
+            independent = DecodeRange(packets, range_.required[start:stop], targets, reset=True)
+            if keep_all:
+                found.append(independent)
+            elif targets:
+                found.append(_shorten(index, independent))
     return found
 
 

@@ -12,8 +12,14 @@ import pytest
 
 from support.clips import CLIPS, read_number
 from telecine.backends.deepstream import bitstream_builder
-from telecine.backends.deepstream.bitstream_builder import InputFile, build_files, plan_ranges
-from telecine.backends.deepstream.mkv_writer import STEP_MS, Block, write_mkv
+from telecine.backends.deepstream.bitstream_builder import (
+    STEP_MS,
+    Block,
+    InputFile,
+    build_files,
+    plan_ranges,
+    write_mkv,
+)
 from telecine.bitstream import RandomAccess
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline

@@ -45,14 +45,13 @@ def read_batches(request: DecodeRequest) -> Iterator[Batch]:
     """Read the planned packets, as many decode ranges at a time as fit into :data:`_BATCH_BYTES`."""
     waiting: list[DecodeRange] = []
     size = 0
-    for planned in request.plan.ranges:
-        for range_ in split_at_closed_points(request.index, planned, _MIN_RANGE_PACKETS):
-            more = int(request.index.size[range_.packets].sum())
-            if waiting and size + more > _BATCH_BYTES:
-                yield _read(request, waiting)
-                waiting, size = [], 0
-            waiting.append(range_)
-            size += more
+    for range_ in split_at_closed_points(request.index, request.plan.ranges, _MIN_RANGE_PACKETS):
+        more = int(request.index.size[range_.packets].sum())
+        if waiting and size + more > _BATCH_BYTES:
+            yield _read(request, waiting)
+            waiting, size = [], 0
+        waiting.append(range_)
+        size += more
     if waiting:
         yield _read(request, waiting)
 

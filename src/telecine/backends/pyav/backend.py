@@ -114,10 +114,9 @@ def _decode_plan(
         # Frame threads report errors late and for several packets: with one thread, each packet has its own. A damaged
         # packet may have left wrong parameter sets, which a flush does not remove: each independent range gets a new
         # decoder.
-        for range_ in decode_pass:
-            for independent in split_at_closed_points(request.index, range_):
-                first.close()
-                first.decode_range(1, independent)
+        for independent in split_at_closed_points(request.index, decode_pass):
+            first.close()
+            first.decode_range(1, independent)
 
 
 class _RangeDecoder:

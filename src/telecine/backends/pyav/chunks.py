@@ -78,16 +78,12 @@ class ChunkDecoder:
         """Yield the output rows in chunks, in order."""
         try:
             for decode_pass in split_at_resets(self._request.plan.ranges):
-                ranges = [
-                    part
-                    for range_ in decode_pass
-                    for part in split_at_closed_points(self._index, range_, keep_all=True)
-                ]
+                ranges = split_at_closed_points(self._index, decode_pass, keep_all=True)
                 damaged = yield from self._decode(ranges, self._threads)
-                for range_ in ranges[len(ranges) if damaged is None else damaged :]:
-                    for independent in split_at_closed_points(self._index, range_):
-                        self._decoder.discard()
-                        yield from self._decode([independent], 1, is_repeated=True)
+                rest = ranges[len(ranges) if damaged is None else damaged :]
+                for independent in split_at_closed_points(self._index, rest):
+                    self._decoder.discard()
+                    yield from self._decode([independent], 1, is_repeated=True)
                 if damaged is not None:
                     self._decoder.discard()
         finally:

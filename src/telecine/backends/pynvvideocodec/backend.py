@@ -7,6 +7,7 @@ the library's own demuxer is not used.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -33,10 +34,9 @@ from telecine.backends.pynvvideocodec.batches import (
     PassState,
     refusal,
 )
-from telecine.backends.pynvvideocodec.decoder_session import DecoderSession, LibraryFailure
 from telecine.backends.pynvvideocodec.surfaces import GpuSurfaceOutput, HostSurfaceOutput, locate_surface
-from telecine.backends.session_pool import SessionPool
-from telecine.errors import BackendUnavailable, UnsupportedVideoError
+from telecine.backends.session_pool import Session, SessionPool
+from telecine.errors import BackendUnavailable, OverloadedError, TelecineError, UnsupportedVideoError
 from telecine.plan.damage import unreliable_targets
 from telecine.plan.ranges import DecodeRange, closed_points, output_rows, split_at_resets
 from telecine.validation import Option
@@ -48,6 +48,7 @@ _CODECS = {"h264": "H264", "hevc": "HEVC", "vp8": "VP8", "vp9": "VP9", "av1": "A
 """The library's names of codecs, by FFmpeg's."""
 _DEFAULT_SESSIONS = 2
 """Without the option ``hw_decoders``. Each session holds some 128 MiB of GPU memory."""
+_MAX_REASON_LENGTH = 200
 _Output = HostSurfaceOutput | GpuSurfaceOutput
 _log = logging.getLogger("telecine.backends.pynvvideocodec.backend")
 
@@ -68,7 +69,7 @@ class PyNvVideoCodecBackend(Backend):
     detects_damage = False
 
     def __init__(self) -> None:
-        self._decoders: SessionPool[DecoderSession] = SessionPool("hw_decoders", is_cleared_at_exit=True)
+        self._decoders: SessionPool[_DecoderSession] = SessionPool("hw_decoders", is_cleared_at_exit=True)
 
     def status(self) -> BackendStatus:
         try:
@@ -155,11 +156,66 @@ def _hardware_refusal(request: DecodeRequest) -> str | None:
     return reason
 
 
+class _LibraryFailure(Exception):
+    """The library raised an exception. The state of its decoder is unknown after that, so it is not used again."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(" ".join(str(error).split())[:_MAX_REASON_LENGTH] or type(error).__name__)
+        self.unsupported = type(error).__name__.endswith("Unsupported") or "not supported" in str(self).lower()
+
+
+class _DecoderSession(Session):
+    """One hardware decoder, made with these arguments of the library's function."""
+
+    def __init__(self, library: ModuleType, arguments: dict[str, Any]) -> None:
+        self._library = library
+        self._shapes: set[tuple[int, ...]] = set()  # of all frames so far
+        # pts never repeat in the session's life: a late frame cannot be mistaken for one of the next stream
+        self._first_pts = self._next_pts = 0
+        self._decoder: Any = None
+        try:
+            self._decoder = library.CreateDecoder(**arguments)
+        except Exception as error:
+            failure = _LibraryFailure(error)
+            kind: type[TelecineError] = UnsupportedVideoError if failure.unsupported else BackendUnavailable
+            kind = OverloadedError if "OUT_OF_MEMORY" in str(failure) else kind
+            raise kind(f"pynvvideocodec: no decoder could be made: {failure}") from error
+
+    def decode(self, data: bytes, pts: int) -> list[tuple[int, Any]]:
+        """Feed a packet. Return (pts, frame) in display order; frames are valid until the next call."""
+        # the pts must ascend in display order, else the driver's parser exchanges those of frames
+        packet = self._library.PacketData()
+        packet.pts = self._first_pts + pts
+        packet.bsl_data = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value
+        packet.bsl = len(data)
+        self._next_pts = max(self._next_pts, packet.pts + 1)
+        return self._decode(packet)
+
+    def drain(self) -> list[tuple[int, Any]]:
+        """End the stream, so that another one can begin. Return the frames held back, as :meth:`decode` does."""
+        frames = self._decode(self._library.PacketData())  # an empty packet ends the stream
+        self._first_pts = self._next_pts
+        return frames
+
+    def close(self) -> None:
+        self._decoder = None
+
+    def _decode(self, packet: Any) -> list[tuple[int, Any]]:
+        try:
+            frames = [(int(frame.getPTS()) - self._first_pts, frame) for frame in self._decoder.Decode(packet)]
+            self._shapes.update(tuple(int(side) for side in frame.shape) for _, frame in frames)
+            # after frames of several sizes its buffers may have the smallest size
+            self.is_reusable = len(self._shapes) <= 1
+        except Exception as error:
+            raise _LibraryFailure(error) from error
+        return frames
+
+
 class _PacketDecoder:
     """Executes the plan of one request. Not thread-safe."""
 
     def __init__(
-        self, library: ModuleType, decoders: SessionPool[DecoderSession], request: DecodeRequest, output: _Output
+        self, library: ModuleType, decoders: SessionPool[_DecoderSession], request: DecodeRequest, output: _Output
     ) -> None:
         self._library, self._decoders = library, decoders
         self._request, self._output, self._index = request, output, request.index
@@ -204,7 +260,7 @@ class _PacketDecoder:
         later = closed[closed >= max(stop, start + 1)]
         return int(later[0]) if len(later) else len(decode_pass.ordinals)
 
-    def _feed(self, decode_pass: PassState, start: int, end: int, new: bool = False) -> LibraryFailure | None:
+    def _feed(self, decode_pass: PassState, start: int, end: int, new: bool = False) -> _LibraryFailure | None:
         """Feed packets to one session, up to ``end`` or to a packet that needs another session.
 
         Sets ``decode_pass.position`` to where it stops. Returns the failure that stopped it, if there was one.
@@ -219,7 +275,7 @@ class _PacketDecoder:
             with self._decoders.session(*self._session_key(first.sequence_headers), new) as session:
                 reused = session.reused
                 self._decode_batches(session, decode_pass, chain((first,), batches))
-        except LibraryFailure as failure:
+        except _LibraryFailure as failure:
             if not reused:
                 return failure
             _log.debug("PyNvVideoCodec failed in a reused decoder: %s", failure)
@@ -227,7 +283,7 @@ class _PacketDecoder:
             return None
         return self._feed(decode_pass, start, end, new=True)
 
-    def _decode_batches(self, session: DecoderSession, decode_pass: PassState, batches: Iterable[PacketBatch]) -> None:
+    def _decode_batches(self, session: _DecoderSession, decode_pass: PassState, batches: Iterable[PacketBatch]) -> None:
         pending: dict[int, int] = {}  # ordinal by pts
         fed: list[int] = []
         for batch in batches:
@@ -266,7 +322,7 @@ class _PacketDecoder:
 
     def _session_key(
         self, headers: tuple[bytes, ...]
-    ) -> tuple[tuple[Any, ...], Callable[[DecoderSession | None], DecoderSession]]:
+    ) -> tuple[tuple[Any, ...], Callable[[_DecoderSession | None], _DecoderSession]]:
         """Return the key of sessions that can decode these sequence headers, and a function that creates one."""
         library, request, codec = self._library, self._request, self._index.codec
         max_size = request.options["max_width"], request.options["max_height"]
@@ -285,9 +341,9 @@ class _PacketDecoder:
             "outputColorType": library.OutputColorType.NATIVE,
         }
 
-        def create(evicted: DecoderSession | None) -> DecoderSession:
+        def create(evicted: _DecoderSession | None) -> _DecoderSession:
             if evicted is not None:
                 evicted.close()
-            return DecoderSession(library, arguments)
+            return _DecoderSession(library, arguments)
 
         return key, create
