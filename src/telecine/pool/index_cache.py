@@ -15,7 +15,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from telecine.deadline import Deadline
 from telecine.index.packet_index import PacketIndex
 from telecine.index.video_info import VideoInfo
 from telecine.limits import Limits
+from telecine.pipeline import IndexAndInfo
 from telecine.source.source import Source
 
 __all__ = ["IndexCache", "SourceIdentity", "file_version", "hash_content"]
@@ -40,11 +41,8 @@ _URL = re.compile(r"\s*[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 def file_version(source: Any) -> tuple[int, ...] | None:
     """Return the device, inode, size, mtime_ns and ctime_ns of the local file that a path leads to.
 
-    The time of change of the inode (ctime) is included because a program can set back the time of change of the
-    content (mtime).
-
-    Returns:
-        None if the source is no path, if the file cannot be accessed, or if it changed just now.
+    A program can set mtime back, but not ctime. Returns None if the source is no path, if the file cannot be accessed,
+    or if it changed just now.
     """
     if not isinstance(source, str | os.PathLike) or (isinstance(source, str) and _URL.match(source)):
         return None
@@ -52,9 +50,8 @@ def file_version(source: Any) -> tuple[int, ...] | None:
         status = os.stat(source)
     except (OSError, ValueError, TypeError):
         return None
-    if time.time_ns() - status.st_ctime_ns < _MIN_FILE_AGE_NS:
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    version = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return version if time.time_ns() - status.st_ctime_ns >= _MIN_FILE_AGE_NS else None
 
 
 def hash_content(source: Source, deadline: Deadline) -> bytes:
@@ -69,10 +66,7 @@ def hash_content(source: Source, deadline: Deadline) -> bytes:
 class SourceIdentity:
     """Identity of a source for the cache. Made before the source is opened.
 
-    Args:
-        source: the source as the caller gave it.
-        cache_key: the caller's own key; it stands for the content. None if there is none.
-        may_hash: True if the content of sources in memory may be hashed.
+    ``cache_key`` is the caller's own key, or None. ``may_hash`` is True if sources in memory may be hashed.
     """
 
     def __init__(self, source: Any, cache_key: Hashable, may_hash: bool) -> None:
@@ -82,13 +76,7 @@ class SourceIdentity:
         self._may_hash = may_hash and _is_immutable(source)
 
     def key(self, opened: Source, limits: Limits, deadline: Deadline) -> Hashable:
-        """Return the key of the opened source in the cache, or None if it cannot be cached.
-
-        Args:
-            opened: the source, open. It is read if its content has to be hashed.
-            limits: limits of the request.
-            deadline: checked while hashing.
-        """
+        """Return the key of the opened source in the cache, or None if it cannot be cached."""
         if not self.is_unchanged():
             return None
         if self._cache_key is not None:
@@ -109,48 +97,34 @@ def _is_immutable(source: Any) -> bool:
     return isinstance(source.obj if isinstance(source, memoryview) else source, bytes)
 
 
-@dataclass(frozen=True, eq=False)
-class _Entry:
-    index: PacketIndex
-    info: VideoInfo
-    nbytes: int
-
-
 class IndexCache:
-    """Least recently used cache of packet indexes and the video information that belongs to them. Thread-safe.
-
-    Args:
-        capacity: bytes for all entries; 0 caches nothing.
-    """
+    """Least recently used cache of packet indexes and the video information that belongs to them. Thread-safe."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
+        """Bytes for all entries; 0 caches nothing."""
+        self.nbytes = 0
+        """Bytes of all entries."""
         self._lock = threading.Lock()
-        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
-        self._nbytes = 0
+        self._entries: OrderedDict[Hashable, tuple[IndexAndInfo, int]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all entries."""
-        return self._nbytes
-
-    def get(self, key: Hashable) -> tuple[PacketIndex, VideoInfo] | None:
+    def get(self, key: Hashable) -> IndexAndInfo | None:
         """Return the index and the information of a video, or None. The decode has to read the packets again."""
         with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
+            if key not in self._entries:
                 return None
             self._entries.move_to_end(key)
-            return entry.index, entry.info
+            return self._entries[key][0]
 
     def put(self, key: Hashable, index: PacketIndex, info: VideoInfo) -> None:
         """Add an index, and remove the least recently used ones if the cache is full."""
         # a kept packet serves one decode only: the decoder writes into it
         index = replace(index, packets=None)
-        arrays = _arrays(index)
+        values = [getattr(owner, field.name) for owner in (index, index.timeline) for field in fields(owner)]
+        arrays = [value for value in values if isinstance(value, np.ndarray)]
         nbytes = _ENTRY_BYTES + sum(array.nbytes for array in arrays)
         if nbytes > self.capacity:
             return
@@ -158,13 +132,8 @@ class IndexCache:
             array.flags.writeable = False  # shared from now on, also with the frames of every caller
         with self._lock:
             if key in self._entries:
-                self._nbytes -= self._entries.pop(key).nbytes
-            while self._nbytes + nbytes > self.capacity:
-                self._nbytes -= self._entries.popitem(last=False)[1].nbytes
-            self._entries[key] = _Entry(index, info, nbytes)
-            self._nbytes += nbytes
-
-
-def _arrays(index: PacketIndex) -> list[np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
-    values = [getattr(owner, field.name) for owner in (index, index.timeline) for field in fields(owner)]
-    return [value for value in values if isinstance(value, np.ndarray)]
+                self.nbytes -= self._entries.pop(key)[1]
+            while self.nbytes + nbytes > self.capacity:
+                self.nbytes -= self._entries.popitem(last=False)[1][1]
+            self._entries[key] = (index, info), nbytes
+            self.nbytes += nbytes

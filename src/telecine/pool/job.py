@@ -106,7 +106,7 @@ class Job(RequestHooks):
         self._identity = SourceIdentity(source, cache_key, resources.config.hash_content)
         self.size = _estimate_size(source)
         """Bytes of the source; estimated until it is open."""
-        self.task = Task(caller, expected_seconds=0.0)
+        self.task = Task(caller)
         self.span = RequestSpan(self.backend)
         self.must_fetch = _must_fetch(source)
         """True if opening the source may take long. That needs a thread, but no core."""
@@ -284,17 +284,15 @@ def _clear_tracebacks(failure: BaseException) -> None:
 def backend_label(backend: object, search_plugins: bool) -> str:
     """Return the name of a backend for metrics, spans and messages; "unknown" for a value that is no such name.
 
-    Args:
-        backend: the caller's value of the option; it may be anything.
-        search_plugins: True if backends of other packages are looked up. That reads files of every installed package,
-            for which an event loop has no time.
+    ``search_plugins`` includes the backends of other packages. To find them, files of every installed package are read,
+    for which an event loop has no time.
     """
     if backend is None:
         return "auto"
-    known = isinstance(backend, str) and (backend == "auto" or backend in BUILT_IN)
-    if known or (search_plugins and isinstance(backend, str) and backend in backend_names()):
-        return str(backend)
-    return "unknown"
+    if not isinstance(backend, str):
+        return "unknown"
+    is_known = backend == "auto" or backend in BUILT_IN or (search_plugins and backend in backend_names())
+    return backend if is_known else "unknown"
 
 
 def _must_fetch(source: Any) -> bool:

@@ -12,7 +12,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from concurrent.futures import wait
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -29,9 +28,6 @@ from telecine.pool.workers import PoolStatus, QueueFullError, Workers
 from telecine.request import LoadOptions, Request, SourceLike, show_options
 
 __all__ = ["Pool"]
-
-_MAX_CALLBACK_SECONDS = 0.5
-"""Seconds that closing waits for the callbacks of futures whose requests have ended."""
 
 
 class _CallerOptions(LoadOptions, total=False):
@@ -101,12 +97,13 @@ class Pool:
             hash_content=bool(hash_content),
         )
         self._workers = Workers(config)
-        _register(self)
+        _pools.add(self)
+        METRICS.add_gauges(self)
 
     @classmethod
     def default(cls) -> Pool:
         """Return the default pool of this process. It is made on first use."""
-        with _registry_lock:
+        with _default_lock:
             if cls._default is None or cls._default._workers.closed:
                 cls._default = cls()
             return cls._default
@@ -245,16 +242,7 @@ class Pool:
         Args:
             cancel: True to cancel all requests. Their callers get :class:`telecine.Cancelled`.
         """
-        workers = self._workers
-        with workers.lock:
-            workers.closed = True
-            jobs = dict(workers.jobs)
-        if cancel:
-            # the jobs, not their futures: a cancelled future would end the task that awaits it as cancelled
-            for job in jobs:
-                workers.cancel(job)
-        workers.wait_for_end()
-        wait(jobs.values(), _MAX_CALLBACK_SECONDS)
+        self._workers.close(cancel)
 
     def __enter__(self) -> Pool:
         return self
@@ -322,25 +310,12 @@ def _wait_or_error(future: PoolFuture, return_errors: bool) -> Frames | Telecine
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
-_registry_lock = threading.RLock()
-_has_hooks = False
-
-
-def _register(pool: Pool) -> None:
-    """Handle forks and the end of the interpreter for a pool."""
-    global _has_hooks
-    with _registry_lock:
-        if not _has_hooks:
-            _has_hooks = True
-            os.register_at_fork(after_in_child=_after_fork)
-            atexit.register(_at_exit)
-        _pools.add(pool)
-    METRICS.add_gauges(pool)
+_default_lock = threading.Lock()
 
 
 def _after_fork() -> None:
-    global _registry_lock
-    _registry_lock = threading.RLock()
+    global _default_lock
+    _default_lock = threading.Lock()
     METRICS.reset()
     for pool in list(_pools):
         pool._reset_in_child()
@@ -350,3 +325,7 @@ def _at_exit() -> None:
     # threads that decode while the interpreter shuts down crash it
     for pool in list(_pools):
         pool.close(cancel=True)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

@@ -45,8 +45,8 @@ class Task:
     """One request as the scheduler sees it."""
 
     caller: Hashable
-    expected_seconds: float
-    """Estimated run time, used until the pace of the decode is known."""
+    expected_seconds: float = 2.0
+    """Estimated run time, used until the pace of the decode is known; the default, until a request has ended."""
     on_grant: Callable[[], None] = lambda: None
     """Called with the lock held when the task gets its cores."""
     started: bool = False

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
+from concurrent.futures import wait
 from dataclasses import dataclass
+from functools import partial
 
-from telecine.errors import Cancelled, OptionsError, OverloadedError, TelecineError
+from telecine.errors import OptionsError, OverloadedError, TelecineError
 from telecine.frames import Frames
 from telecine.metrics import METRICS
 from telecine.pool.config import PoolConfig
@@ -22,8 +24,8 @@ _GRACE_SECONDS = 0.5
 """Seconds that a request may take to notice its deadline or its cancellation before its thread is abandoned."""
 _IDLE_SECONDS = 10.0
 """Seconds after which a thread without work ends."""
-_DEFAULT_SECONDS = 2.0
-"""Assumed run time of a request before the pool has finished its first one."""
+_MAX_CALLBACK_SECONDS = 0.5
+"""Seconds that closing waits for the callbacks of futures whose requests have ended."""
 _LEARNING_RATE = 0.1
 """Weight of the last request in the estimated run time per byte."""
 
@@ -83,8 +85,8 @@ class Workers:
         self._ready: deque[Job] = deque()
         """Started jobs that no thread has taken yet."""
         self._first_ready: Job | None = None
-        self._running = {True: 0, False: 0}
-        """Number of started jobs that must fetch their source, and of the others."""
+        self._running: Counter[bool] = Counter()
+        """Number of started jobs, by ``must_fetch``."""
         self._watchdog: threading.Thread | None = None
         self._seconds_per_byte: float | None = None
 
@@ -108,7 +110,8 @@ class Workers:
                     raise OverloadedError("the system has no thread left for the pool; try again later")
             self.jobs[job] = future
             self.queued[job] = None
-            job.task.expected_seconds = self._expected_seconds(job)
+            if self._seconds_per_byte is not None:
+                job.task.expected_seconds = job.size * self._seconds_per_byte
             job.task.on_grant = lambda: self._on_cores_granted(job)
             if not job.must_fetch:
                 self._scheduler.add(job.task)
@@ -120,7 +123,7 @@ class Workers:
         with self.lock:
             is_queued = job in self.queued
         if is_queued:
-            self._end(job, None, Cancelled(f"the request was cancelled while {job.doing}"))
+            self._end(job, None, job.external_error())
 
     def wait_for_queue(self) -> None:
         """Block until the queue is not full."""
@@ -128,8 +131,15 @@ class Workers:
             while len(self.queued) >= self.config.queue and not self.closed:
                 self._job_ended.wait(CHECK_SECONDS)
 
-    def wait_for_end(self) -> None:
-        """Block until no job is left and the threads that ran them have ended."""
+    def close(self, cancel: bool) -> None:
+        """Accept no more jobs, and wait until all have ended and the threads that ran them as well."""
+        with self.lock:
+            self.closed = True
+            jobs = dict(self.jobs)
+        if cancel:
+            # the jobs, not their futures: a cancelled future would end the task that awaits it as cancelled
+            for job in jobs:
+                self.cancel(job)
         with self.lock:
             while self.jobs:
                 self._job_ended.wait(CHECK_SECONDS)
@@ -137,6 +147,7 @@ class Workers:
             self._work_ready.notify_all()
         for thread in threads:
             thread.join(_GRACE_SECONDS)
+        wait(jobs.values(), _MAX_CALLBACK_SECONDS)
 
     def status(self) -> PoolStatus:
         """Return the state of the pool."""
@@ -182,7 +193,7 @@ class Workers:
         self._provide_threads()
 
     def _end(self, job: Job, frames: Frames | None, error: BaseException | None) -> None:
-        """End a job, unless it has ended already."""
+        """End a job and give its cores to others, unless it has ended already."""
         future: PoolFuture | None = None
         try:
             with self.lock:
@@ -191,7 +202,16 @@ class Workers:
                     return
                 if error is None:
                     self._learn_from(job)
-                self._release(job)
+                if job in self.queued:
+                    del self.queued[job]
+                else:
+                    self._running[job.must_fetch] -= 1
+                if job in self._ready:
+                    self._ready.remove(job)
+                self._scheduler.remove(job.task)
+                self._scheduler.schedule()
+                self._start_fetches()
+                self._job_ended.notify_all()
             outcome, waited = "ok" if error is None else type(error).__name__, sum(job.waited.values())
             METRICS.record_request(outcome, job.backend, time.monotonic() - job.submitted, waited, frames)
             job.span.end(outcome, waited, frames)
@@ -200,29 +220,13 @@ class Workers:
                 job.release_source()
                 future.finish(frames, error)
 
-    def _release(self, job: Job) -> None:
-        """Give the cores and the place of a job to others. The lock is held."""
-        if job in self.queued:
-            del self.queued[job]
-        else:
-            self._running[job.must_fetch] -= 1
-        if job in self._ready:
-            self._ready.remove(job)
-        self._scheduler.remove(job.task)
-        self._scheduler.schedule()
-        self._start_fetches()
-        self._job_ended.notify_all()
-
-    def _expected_seconds(self, job: Job) -> float:
-        return _DEFAULT_SECONDS if self._seconds_per_byte is None else job.size * self._seconds_per_byte
-
     def _learn_from(self, job: Job) -> None:
         """Update the estimated run times from a job that succeeded."""
         pace = job.task.run_seconds / max(1, job.size)
         before = pace if self._seconds_per_byte is None else self._seconds_per_byte
         self._seconds_per_byte = before + _LEARNING_RATE * (pace - before)
         for other in self.jobs:
-            other.task.expected_seconds = self._expected_seconds(other)
+            other.task.expected_seconds = other.size * self._seconds_per_byte
 
     # threads
 
@@ -234,8 +238,7 @@ class Workers:
             self._add_thread()
 
     def _add_thread(self) -> None:
-        thread = self._start_thread(self._run_jobs)
-        if thread is not None:
+        if (thread := self._start_thread(self._run_jobs)) is not None:
             self.threads[thread] = None
 
     def _start_thread(self, target: Callable[[], None]) -> threading.Thread | None:
@@ -273,12 +276,10 @@ class Workers:
 
     def _next_job(self, thread: threading.Thread) -> Job | None:
         """Wait for a job that is ready; None if there was none for a while, or the pool is closed."""
-        until = time.monotonic() + _IDLE_SECONDS
         with self.lock:
-            while not self._ready:
-                if (self.closed and not self.jobs) or time.monotonic() >= until:
-                    return None
-                self._work_ready.wait(max(0.0, until - time.monotonic()))
+            self._work_ready.wait_for(lambda: self._ready or (self.closed and not self.jobs), _IDLE_SECONDS)
+            if not self._ready:
+                return None
             job = self.threads[thread] = self._ready[0]
             self._ready.popleft()
             job.start()
@@ -309,19 +310,16 @@ class Workers:
                         return
                     late = self._check(now)
                 for job in late:
-                    self._end_late(job)
+                    end = partial(self._end, job, None, job.external_error())
+                    # in a thread of its own: a callback of the future must not block the watchdog
+                    if self._start_thread(end) is None:
+                        end()
                 time.sleep(CHECK_SECONDS)
         except BaseException:
             _log.exception("the watchdog of a pool ended; another one starts")
             time.sleep(CHECK_SECONDS)
             with self.lock:
                 self._watchdog = self._start_thread(self._run_watchdog)
-
-    def _end_late(self, job: Job) -> None:
-        error = job.external_error()
-        # in a thread of its own: a callback of the future must not block the watchdog
-        if self._start_thread(lambda: self._end(job, None, error)) is None:
-            self._end(job, None, error)
 
     def _check(self, now: float) -> list[Job]:
         """Run the scheduler, and return the jobs that must be ended from outside."""
