@@ -36,7 +36,7 @@ from telecine.limits import Limits
 from telecine.pixels.geometry import Fit, Size
 from telecine.sampling.select import Sampling, select
 from telecine.settings import choose_backend
-from telecine.validation import format_value
+from telecine.validation import Option
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -128,12 +128,10 @@ class LoadOptions(SamplingOptions, OutputOptions, BackendOptions, total=False):
     """All options of :func:`telecine.load` but ``timeout``."""
 
 
-_DEFAULTS: dict[str, Any] = {"errors": "recover", "layout": "NHWC"}
-"""Defaults of options other than None."""
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "errors": get_args(Errors),
-    "layout": get_args(Layout),
-    "pad": (*get_args(Padding), None),
+_CHOICES = {
+    "errors": Option(str, "recover", "damaged frames", choices=get_args(Errors)),
+    "layout": Option(str, "NHWC", "order of the axes", choices=get_args(Layout)),
+    "pad": Option(str, None, "filling up of short results", choices=get_args(Padding)),
 }
 
 
@@ -157,11 +155,10 @@ class Request:
     def of(cls, source: SourceLike, **options: Unpack[LoadOptions]) -> Request:
         """Check the options of :func:`telecine.load`, and that the backend works here; return the request."""
         given: dict[str, Any] = {**options}
-        chosen = {name: given.pop(name, _DEFAULTS.get(name)) for name in _CHOICES}
-        for name, value in chosen.items():
-            if not any(value is choice or (isinstance(value, str) and value == choice) for choice in _CHOICES[name]):
-                allowed = " or ".join(f'"{choice}"' if choice else "None" for choice in _CHOICES[name])
-                raise OptionsError(f"{name} is {format_value(value)}; it must be {allowed}")
+        chosen: dict[str, Any] = {}
+        for name, option in _CHOICES.items():
+            value = given.pop(name, option.default)
+            chosen[name] = value if value is option.default else option.check(name, value)
         sampling = Sampling(**{field.name: given.pop(field.name, None) for field in fields(Sampling)})
         limits, size = Limits.of(given.pop("limits", None)), given.pop("size", None)
         backend, device = choose_backend(given.pop("backend", None), given.pop("device", None))
@@ -177,7 +174,7 @@ class Request:
         )
         if request.pad is not None and request.fixed_count is None:
             raise OptionsError(
-                f"pad is {format_value(request.pad)}, which needs a fixed number of frames: "
+                f"pad is {request.pad!r}, which needs a fixed number of frames: "
                 "give num_frames, max_frames, indices or timestamps"
             )
         return request
@@ -206,11 +203,13 @@ def show_options(declaration: type[Any]) -> Callable[[Function], Function]:
     ``help()`` and editors that inspect the running function then list the options by name.
     """
 
+    defaults = {name: option.default for name, option in _CHOICES.items()}
+
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
         named = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
         options = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS.get(name))
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name))
             for name in declaration.__annotations__
         ]
         function.__signature__ = signature.replace(parameters=named + options)  # type: ignore[attr-defined]

@@ -101,7 +101,8 @@ class Option:
     def describe_allowed(self) -> str:
         """Return the allowed values in words."""
         if self.choices:
-            return " or ".join(f'"{choice}"' for choice in self.choices)
+            quoted = [f'"{choice}"' for choice in self.choices]
+            return " or ".join([*quoted, "None"] if self.default is None else quoted)
         if self.low is None:
             return _KINDS[self.kind]
         return f"{_KINDS[self.kind]} from {self.low} {'on' if self.high is None else f'to {self.high}'}"

@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, SupportsFloat, SupportsIndex, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, SupportsFloat, SupportsIndex, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,6 @@ __all__ = ["Sampling", "select"]
 
 IntArray = npt.NDArray[np.int64]
 Seconds = float | Fraction
-Item = TypeVar("Item")
 
 _COUNTS = ("num_frames", "min_frames", "max_frames")
 _MAX_COUNT = 1 << 62
@@ -51,7 +51,7 @@ def _finite(value: object) -> Seconds | None:
     return value if isinstance(value, Fraction) else number
 
 
-def _items(name: str, values: Any, parse: Callable[[object], Item | None], allowed: str) -> tuple[Item, ...] | None:
+def _items(parse: Callable[[object], object], allowed: str, name: str, values: Any) -> tuple[Any, ...] | None:
     if values is None:
         return None
     # arrays of any library become lists of Python numbers, nested if they have more than one dimension
@@ -68,12 +68,8 @@ def _items(name: str, values: Any, parse: Callable[[object], Item | None], allow
     return tuple(items)
 
 
-def _indices(name: str, values: object) -> tuple[int, ...] | None:
-    return _items(name, values, to_int, "whole numbers")
-
-
-def _timestamps(name: str, values: object) -> tuple[Seconds, ...] | None:
-    return _items(name, values, _finite, "finite numbers")
+_indices = partial(_items, to_int, "whole numbers")
+_timestamps = partial(_items, _finite, "finite numbers")
 
 
 def _policy(name: str, value: str | None) -> str | None:
