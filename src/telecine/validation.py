@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from telecine.errors import OptionsError
 
-__all__ = ["Checked", "Option", "check_float", "check_int", "check_options", "format_value", "to_float", "to_int"]
+__all__ = ["Checked", "Option", "check_int", "check_options", "format_value", "to_float", "to_int"]
 
 Given = TypeVar("Given")
 Kept = TypeVar("Kept")
@@ -52,12 +52,7 @@ def format_value(value: object) -> str:
 
 def check_int(name: str, value: object, low: int | None = None, high: int | None = None) -> int:
     """Return a whole number from ``low`` to ``high`` as ``int``, or raise OptionsError that names the argument."""
-    return Option(int, None, "", low, high).check(name, value)  # type: ignore[no-any-return]
-
-
-def check_float(name: str, value: object, low: float | None = None, high: float | None = None) -> float:
-    """Return a number from ``low`` to ``high`` as ``float``, or raise OptionsError that names the argument."""
-    return Option(float, None, "", low, high).check(name, value)  # type: ignore[no-any-return]
+    return Option(int, low=low, high=high).check(name, value)  # type: ignore[no-any-return]
 
 
 class Checked(Generic[Given, Kept]):
@@ -83,13 +78,13 @@ class Checked(Generic[Given, Kept]):
 
 @dataclass(frozen=True)
 class Option:
-    """Declaration of a backend's option."""
+    """Declaration of an option: the values allowed, and for an option of a backend its default and meaning."""
 
     kind: type
     """bool, int, float or str."""
-    default: Any
+    default: Any = None
     """Value if the option is not given; None if the backend decides."""
-    meaning: str
+    meaning: str = ""
     """Description, half a sentence."""
     low: float | None = None
     """Smallest number allowed."""

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from telecine.errors import NoVideoError, OptionsError
 from telecine.sampling.policies import KEY_FRAMES, ClipFacts, apply_policy, may_be_rounded, policy_defaults
 from telecine.timeline import Timeline
-from telecine.validation import Checked, check_float, check_int, format_value, to_float, to_int
+from telecine.validation import Checked, Option, format_value, to_float, to_int
 
 __all__ = ["Sampling", "select"]
 
@@ -29,18 +29,20 @@ Seconds = float | Fraction
 _COUNTS = ("num_frames", "min_frames", "max_frames")
 _MAX_COUNT = 1 << 62
 """Larger counts are reduced to this: no video has more frames, and it is exact as a float."""
-_BOUNDS = {"fps": (1e-30, 10**9), "start": (0, 1e308), "end": (0, 1e308)}
+_POSITIVE_COUNT = Option(int, low=1)
+_FPS = Option(float, low=1e-30, high=10**9)
+_TIME = Option(float, low=0, high=1e308)
 _NANOSECOND = Fraction(1, 10**9)
 
 
 def _count(name: str, value: object) -> int | None:
-    return None if value is None else min(check_int(name, value, 1), _MAX_COUNT)
+    return None if value is None else min(_POSITIVE_COUNT.check(name, value), _MAX_COUNT)
 
 
 def _number(name: str, value: object) -> Seconds | None:
     if value is None:
         return None
-    check_float(name, value, *_BOUNDS[name])
+    (_FPS if name == "fps" else _TIME).check(name, value)
     return _finite(value)
 
 
@@ -78,9 +80,12 @@ def _policy(name: str, value: str | None) -> str | None:
     return value
 
 
-_Array: TypeAlias = npt.NDArray[Any] | None
-_OptionalCount: TypeAlias = Checked[SupportsIndex | None, int | None]
-_OptionalNumber: TypeAlias = Checked[SupportsFloat | None, Seconds | None]
+Array: TypeAlias = npt.NDArray[Any]
+OptionalCount: TypeAlias = Checked[SupportsIndex | None, int | None]
+OptionalNumber: TypeAlias = Checked[SupportsFloat | None, Seconds | None]
+Indices: TypeAlias = Checked[Sequence[SupportsIndex] | Array | None, tuple[int, ...] | None]
+Timestamps: TypeAlias = Checked[Sequence[SupportsFloat] | Array | None, tuple[Seconds, ...] | None]
+PolicyOption: TypeAlias = Checked[str | None, str | None]
 
 
 @dataclass(frozen=True)
@@ -93,23 +98,23 @@ class Sampling:
         OptionsError: a value is out of range, or options contradict each other.
     """
 
-    num_frames: _OptionalCount = Checked(None, _count)
+    num_frames: OptionalCount = Checked(None, _count)
     """Number of frames, spread evenly from the first to the last; all if the clip has fewer."""
-    fps: _OptionalNumber = Checked(None, _number)
+    fps: OptionalNumber = Checked(None, _number)
     """Choose the frame shown at each multiple of ``1/fps`` seconds; with ``num_frames`` that many at most."""
-    min_frames: _OptionalCount = Checked(None, _count)
+    min_frames: OptionalCount = Checked(None, _count)
     """Minimum number of frames if ``fps`` gives fewer and the clip has them."""
-    max_frames: _OptionalCount = Checked(None, _count)
+    max_frames: OptionalCount = Checked(None, _count)
     """Maximum number of frames."""
-    indices: Checked[Sequence[SupportsIndex] | _Array, tuple[int, ...] | None] = Checked(None, _indices)
+    indices: Indices = Checked(None, _indices)
     """Frame indices, returned in this order."""
-    timestamps: Checked[Sequence[SupportsFloat] | _Array, tuple[Seconds, ...] | None] = Checked(None, _timestamps)
+    timestamps: Timestamps = Checked(None, _timestamps)
     """Times in seconds after the first frame; the nearest frame of each is returned, in this order."""
-    start: _OptionalNumber = Checked(None, _number)
+    start: OptionalNumber = Checked(None, _number)
     """Start of the window to choose from, in seconds after the first frame."""
-    end: _OptionalNumber = Checked(None, _number)
+    end: OptionalNumber = Checked(None, _number)
     """End of the window to choose from, exclusive, in seconds after the first frame."""
-    policy: Checked[str | None, str | None] = Checked(None, _policy)
+    policy: PolicyOption = Checked(None, _policy)
     """Name of a model's own sampling rule, or ``"key_frames"``."""
 
     def __post_init__(self) -> None:
