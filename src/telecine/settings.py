@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from telecine.backends.registry import BUILT_IN, backend_names
 from telecine.errors import OptionsError
@@ -10,6 +11,7 @@ from telecine.validation import format_value
 
 __all__ = ["choose_backend"]
 
+_DEVICE = re.compile(r"cpu|cuda(:0*(?P<number>[0-9]{1,3}))?")
 _MAX_DEVICES = 128
 """More devices than any machine has; libraries store their number in as little as 7 bits."""
 
@@ -32,14 +34,10 @@ def choose_backend(backend: str | None, device: str | None) -> tuple[str, str]:
 
 def _parse_device(given: object) -> str:
     """Return the device by the name that every library takes: "cuda:1" for "cuda:01" too."""
-    text = given if isinstance(given, str) else ""
-    if text in ("cpu", "cuda"):
-        return text
-    number = text.removeprefix("cuda:")
-    is_number = number != text and number.isascii() and number.isdecimal() and len(number) <= 9
-    if not is_number or int(number) >= _MAX_DEVICES:
+    match = _DEVICE.fullmatch(given) if isinstance(given, str) else None
+    if match is None or int(match["number"] or 0) >= _MAX_DEVICES:
         raise OptionsError(
             f'device is {format_value(given)}; it must be "cpu", "cuda" or "cuda:N", a string with '
             f"N from 0 to {_MAX_DEVICES - 1}"
         )
-    return f"cuda:{int(number)}"
+    return match[0] if match["number"] is None else f"cuda:{int(match['number'])}"

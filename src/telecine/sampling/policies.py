@@ -25,7 +25,6 @@ from telecine.validation import format_value
 __all__ = ["KEY_FRAMES", "POLICIES", "ClipFacts", "apply_policy", "may_be_rounded", "policy_defaults"]
 
 IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
 
 KEY_FRAMES = "key_frames"
 """The policy that chooses among key frames. It needs a timeline; :mod:`telecine.sampling.select` has it."""
