@@ -46,7 +46,7 @@ def output(name: str, **given: Any) -> Any:
 
 
 def compare(ours: Any, theirs: Any) -> None:
-    """The same tokens and times; values within what two levels of difference between decoders make."""
+    """Check that tokens and times are equal, and values as close as decoders that differ by two levels make them."""
     for key, value in theirs.items():
         if key == "video_metadata":
             for mine, its in zip(ours[key], value, strict=True):

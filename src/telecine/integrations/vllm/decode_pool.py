@@ -19,7 +19,7 @@ from telecine.pool import Pool
 __all__ = ["decode", "pool_for"]
 
 _MAX_WORKERS = 16
-"""The same as in vLLM's DeepStream codec."""
+"""Maximum number of workers; vLLM's DeepStream codec has the same."""
 _MAX_QUEUED = 100_000
 """vLLM bounds the clips itself: not more than its loader has threads."""
 
