@@ -28,24 +28,18 @@ little memory would reserve all of it for packet indexes."""
 
 @dataclass(frozen=True)
 class PoolConfig:
-    """Limits of one pool."""
+    """The arguments of :class:`telecine.Pool`, checked and complete."""
 
     cores: int
-    """Cores that all requests together may keep busy."""
     workers: int
     """Requests that may run at once, counted separately for those that fetch their source and for the others."""
     queue: int
-    """Requests that may wait to start."""
     memory: int
     """Bytes of host memory for decoding; packet indexes are accounted for separately."""
     vram: int | None
-    """Bytes of GPU memory for decoding; None for no limit."""
     lease_vram: LeaseVram | None
-    """Reserves GPU memory with the engine that the pool runs in; None if there is none."""
     cache: int
-    """Bytes for cached packet indexes."""
     hash_content: bool
-    """True if sources in memory are looked up in the cache by the SHA-256 of their content."""
 
 
 def choose_cores_and_memory(threads: SupportsIndex | None, memory: SupportsIndex | None) -> tuple[int, int]:

@@ -22,9 +22,8 @@ from telecine.errors import LimitError, OptionsError, OverloadedError, TelecineE
 from telecine.frames import Frames
 from telecine.metrics import METRICS
 from telecine.pool.config import LeaseVram, PoolConfig, check_count, choose_cores_and_memory
-from telecine.pool.future import PoolFuture
 from telecine.pool.job import Job, backend_label, convert_error
-from telecine.pool.workers import PoolStatus, QueueFullError, Workers
+from telecine.pool.workers import PoolFuture, PoolStatus, QueueFullError, Workers
 from telecine.request import LoadOptions, Request, SourceLike, show_options
 
 __all__ = ["Pool"]

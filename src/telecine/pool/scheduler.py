@@ -9,15 +9,13 @@ continues later with the same decoder. The order:
    clearly more work left, so equal requests run one after the other.
 3. The oldest request of a caller runs out of order for a quarter of a second after each three quarters of a second of
    waiting, so a long request always progresses.
-
-docs/pool.md describes the effect on a long video among short ones.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 __all__ = ["Scheduler", "Task"]
 
@@ -63,10 +61,10 @@ class Task:
     """True if the packet index is complete and the decode has begun."""
     run_seconds: float = 0.0
     """Seconds during which the task held cores."""
-    _index_seconds: float = field(default=0.0, init=False)
-    _arrival: int = field(default=-1, init=False)
-    _since: float = field(default=0.0, init=False)
-    _protected_until: float = field(default=0.0, init=False)
+    _index_seconds: float = 0.0
+    _arrival: int = -1
+    _since: float = 0.0
+    _protected_until: float = 0.0
 
     def remaining_seconds(self) -> float:
         """Estimate the seconds of work left."""
@@ -83,10 +81,7 @@ def _is_clearly_shorter(task: Task, other: Task) -> bool:
 class Scheduler:
     """Grants cores to tasks. The pool holds its lock around every call.
 
-    Args:
-        cores: cores that all tasks together may keep busy.
-        can_start: returns True if a request without a thread may start now.
-        clock: current time in seconds.
+    ``can_start`` returns True if a request without a thread may start now. ``clock`` returns the time in seconds.
     """
 
     def __init__(
@@ -142,12 +137,7 @@ class Scheduler:
         self.add(task)
 
     def start_decode(self, task: Task, max_cores: int | None = None) -> int:
-        """Give a running task its share of the free cores for the decode; return the number that it has now.
-
-        Args:
-            task: a running task.
-            max_cores: cores that its decode can use.
-        """
+        """Give a running task its share of the free cores, at most ``max_cores``; return the number that it has now."""
         now = self._clock()
         self._update_usage(now)
         if not task.is_decoding:
@@ -182,8 +172,6 @@ class Scheduler:
             if out_of_order:
                 task._protected_until = now + _TIME_SLICE
                 self._next_out_of_order = now + _TIME_SLICE + _MAX_WAIT
-            elif any(_is_clearly_shorter(other, task) for other in self.waiting):
-                task._protected_until = now + _FAIRNESS_SECONDS
             self.waiting.remove(task)
             task.cores, task._since, task.started = min(task.cores_wanted, self.free_cores), now, True
             self.running.append(task)
@@ -213,19 +201,13 @@ class Scheduler:
         for other in sorted(self.running, key=Task.remaining_seconds, reverse=True):
             if expected >= task.cores_wanted:
                 return
-            if now >= other._protected_until and self._outranks_by_usage(other, task):
+            has_used_less = self._excess_usage(other.caller) < self._excess_usage(task.caller)
+            if now >= other._protected_until and has_used_less and _is_clearly_shorter(task, other):
+                # else the shorter task would preempt it as soon as both callers are even again
                 other._protected_until = now + _FAIRNESS_SECONDS
             if not other.must_yield and self._can_preempt(task, other, out_of_order, now):
                 other.must_yield = True
                 expected += other.cores
-
-    def _outranks_by_usage(self, long: Task, short: Task) -> bool:
-        """Return True if a long task runs before a shorter one only because its caller has used less.
-
-        Without protection the short task would preempt it as soon as both callers are even again.
-        """
-        has_less = self._excess_usage(long.caller) < self._excess_usage(short.caller)
-        return has_less and _is_clearly_shorter(short, long)
 
     def _can_preempt(self, task: Task, running: Task, out_of_order: bool, now: float) -> bool:
         if now < running._protected_until:
