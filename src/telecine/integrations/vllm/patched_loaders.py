@@ -54,8 +54,8 @@ def derive_loader(base: Any, method: str, fps: str, sampling: tuple[str, ...], v
         target = VideoTargetMetadata(num_frames=given["num_frames"], fps=given[fps], max_duration=duration)
         chosen = {name: given[name] for name in sampling}
         options = vars(DecodeOptions.take_from(given))
-        frames, source, _, labels = decode_telecine(cls, data, target, chosen, **options)
-        metadata = cls.create_hf_metadata(source=source, video_backend=video_backend, valid_frame_indices=labels)
+        frames, source, _, valid = decode_telecine(cls, data, target, chosen, **options)
+        metadata = cls.create_hf_metadata(source=source, video_backend=video_backend, valid_frame_indices=valid)
         return frames, metadata
 
     return type(f"Telecine{base.__name__}", (base,), {method: classmethod(load)})  # type: ignore[arg-type]  # mypy loses the class
