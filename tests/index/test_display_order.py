@@ -65,7 +65,8 @@ def test_two_threads_check_the_timestamps_of_two_videos_at_the_same_time(monkeyp
     both = threading.Barrier(2)
     monkeypatch.setattr(display_order, "are_usable_timestamps", lambda pts: both.wait(20) >= 0)
     empty = np.empty(0, np.int64)
-    videos = [PacketTimes(empty, empty, empty > 0, empty, empty, empty > 0, False, None) for _ in range(2)]
+    make = lambda _: PacketTimes(empty, empty, empty > 0, empty, empty, empty > 0, False, None)  # noqa: E731
     with concurrent.futures.ThreadPoolExecutor(2) as threads:
-        assert list(threads.map(lambda video: video.has_plausible_pts, videos)) == [True, True]
+        videos = list(threads.map(make, range(2)))
+    assert [video.has_plausible_pts for video in videos] == [True, True]
     assert videos[0].has_plausible_pts  # known: the check is not made again

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,34 +11,15 @@ import numpy.typing as npt
 from telecine.bitstream import Leading, RandomAccess
 from telecine.container.timestamps import NO_TIME, are_usable_timestamps, rebuild_timestamps, respects_random_access
 
-__all__ = ["DisplayTimes", "PacketTimes", "display_positions", "display_times", "order_conflicts", "output_positions"]
+__all__ = ["PacketTimes", "display_positions", "display_times", "order_conflicts", "output_positions"]
 
 # Enum members are compared with arrays as int(): NumPy reads attributes of other objects, and drops an exception that a
 # signal handler raises there.
 _Ticks = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
-_Value = TypeVar("_Value")
 
 
-class _lazy(Generic[_Value]):
-    """Attribute that is computed on first use.
-
-    ``functools.cached_property`` of Python 3.11 holds one lock for all instances while it computes: threads would wait
-    for each other, and the child of a fork for a thread that does not exist there.
-    """
-
-    def __init__(self, function: Callable[[Any], _Value]) -> None:
-        self._function = function
-        self.__doc__ = function.__doc__
-
-    def __get__(self, instance: Any, owner: type) -> _Value:
-        if instance is None:
-            raise AttributeError("read it from an instance")
-        value = instance.__dict__[self._function.__name__] = self._function(instance)
-        return value
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class PacketTimes:
     """Times and output order of all packets of a video, in decode order, as container and bitstream give them."""
 
@@ -60,61 +40,43 @@ class PacketTimes:
     output_positions: _Ticks | None
     """``int64 [S]`` position of each shown packet in the bitstream's output order; None if not read or not known."""
 
-    @_lazy
-    def has_plausible_pts(self) -> bool:
-        """True if pts are complete, distinct, and consistent with the random access points."""
-        return are_usable_timestamps(self.pts[self.shown]) and respects_random_access(
+    def __post_init__(self) -> None:
+        pts, positions = self.pts[self.shown], self.output_positions
+        self.has_plausible_pts = are_usable_timestamps(pts) and respects_random_access(
             self.pts,
             self.shown,
             self.random_access == int(RandomAccess.OPEN),
             self.random_access == int(RandomAccess.CLOSED),
         )
-
-    @_lazy
-    def has_rising_pts_despite_b_pictures(self) -> bool:
-        """True if pts rise monotonically in decode order although the stream has B-pictures: they are probably dts."""
-        pts = self.pts[self.shown]
-        return len(pts) > 1 and bool((np.diff(pts) > 0).all()) and bool(self.unreferenced.any())
-
-    @property
-    def are_sufficient(self) -> bool:
-        """True if display times can be derived without reading the output order from the bitstream."""
-        trusted = not self.pts_belong_to_others and not self.has_rising_pts_despite_b_pictures
-        return self.output_positions is not None or (trusted and self.has_plausible_pts)
-
-    @_lazy
-    def has_wrong_pts(self) -> bool:
-        """True if the bitstream shows that pts belong to other pictures, or are dts."""
-        positions = self.output_positions
+        """True if pts are complete, distinct, and consistent with the random access points."""
+        # pts that rise monotonically in decode order although the stream has B-pictures are probably dts
+        may_be_dts = len(pts) > 1 and bool((np.diff(pts) > 0).all()) and bool(self.unreferenced.any())
         is_reordered = positions is not None and bool((np.diff(positions) < 0).any())
-        return self.pts_belong_to_others or (self.has_rising_pts_despite_b_pictures and is_reordered)
+        self.has_wrong_pts = self.pts_belong_to_others or (may_be_dts and is_reordered)
+        """True if the bitstream shows that pts belong to other pictures, or are dts."""
+        trusted = self.has_plausible_pts and not self.pts_belong_to_others and not may_be_dts
+        self.are_sufficient = positions is not None or trusted
+        """True if display times can be derived without reading the output order from the bitstream."""
 
 
-@dataclass(frozen=True, eq=False)
-class DisplayTimes:
-    """Display time of each packet's frame."""
-
-    ticks: _Ticks
-    """``int64 [P]`` display times. Those of packets that are not shown are the container's."""
-    leading: _Flags
-    """``bool [P]`` True if the packet needs packets before the random access point that precedes it."""
-    are_synthetic: bool
-    """True if the container's times were missing or contradictory, and were rebuilt."""
-
-
-def display_times(packets: PacketTimes, step: int) -> DisplayTimes:
+def display_times(packets: PacketTimes, step: int) -> tuple[_Ticks, _Flags, bool]:
     """Derive display times and leading pictures.
 
     Args:
         packets: times and output order of the packets.
         step: ticks between frames if the times do not show it.
+
+    Returns:
+        ``int64 [P]`` display times, the container's for packets that are not shown; ``bool [P]`` True if the packet
+        needs packets before the random access point that precedes it; True if the container's times were missing or
+        contradictory, and were rebuilt.
     """
     shown, are_synthetic = packets.shown, packets.has_wrong_pts or not packets.has_plausible_pts
     ticks = packets.pts.copy()
     if are_synthetic and shown.any():
         known = np.full_like(ticks, NO_TIME) if packets.has_wrong_pts else ticks
         ticks[shown] = rebuild_timestamps(known[shown], packets.dts[shown], packets.output_positions, step)
-    return DisplayTimes(ticks, _leading(packets, ticks), are_synthetic)
+    return ticks, _leading(packets, ticks), are_synthetic
 
 
 def _leading(packets: PacketTimes, ticks: _Ticks) -> _Flags:
@@ -132,11 +94,7 @@ def _leading(packets: PacketTimes, ticks: _Ticks) -> _Flags:
 
 
 def output_positions(orders: Sequence[tuple[int, int] | None]) -> _Ticks | None:
-    """Return the position of each picture in the bitstream's output order; None unless all are known.
-
-    Args:
-        orders: (coded sequence, order within it) of each picture; None if unknown.
-    """
+    """Return the position of each picture in output order from (coded sequence, order within it); None if unknown."""
     if not orders or any(order is None for order in orders):
         return None
     sequences, places = np.array(orders, dtype=np.int64).T
@@ -146,13 +104,8 @@ def output_positions(orders: Sequence[tuple[int, int] | None]) -> _Ticks | None:
 def display_positions(ticks: _Ticks, shown: _Flags, second_field: _Flags) -> _Ticks:
     """Return the position of each packet in display order among those given, from 0 and without repeats.
 
-    A second field follows its first field. A hidden packet without a time precedes all shown packets after it in decode
-    order, because a decoder may output it there.
-
-    Args:
-        ticks: ``int64 [N]`` display times in decode order; NO_TIME if unknown.
-        shown: ``bool [N]`` True if the packet's frame is displayed; its time must be known.
-        second_field: ``bool [N]`` True if the packet is the second field of the packet before it.
+    Times are in decode order, and known for shown packets. A second field follows its first field. A hidden packet
+    without a time precedes all shown packets after it in decode order, because a decoder may output it there.
     """
     following = np.minimum.accumulate(np.where(shown, ticks, np.iinfo(np.int64).max)[::-1])[::-1]
     timed = ticks != NO_TIME
@@ -164,12 +117,7 @@ def display_positions(ticks: _Ticks, shown: _Flags, second_field: _Flags) -> _Ti
 
 
 def order_conflicts(positions: Mapping[int, int], orders: Mapping[int, tuple[int, int]]) -> set[int]:
-    """Return the packets whose display position contradicts the bitstream's output order.
-
-    Args:
-        positions: display position by packet ordinal.
-        orders: (coded sequence, order within it) by packet ordinal, of all pictures to compare.
-    """
+    """Return the packets whose display position contradicts the bitstream's output order, both by packet ordinal."""
     by_position, by_output = sorted(orders, key=positions.__getitem__), sorted(orders, key=orders.__getitem__)
     return {one for one, other in zip(by_position, by_output, strict=True) if one != other}
 

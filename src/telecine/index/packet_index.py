@@ -85,13 +85,9 @@ class PacketIndex:
         return of_file if latest is None else bytes(self.new_extradata[latest])
 
     def has_gap_before(self, packets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return True for each packet with possibly missing data between it and the one before it in ``packets``.
+        """Return True for each of some packets, in ascending order, if data may be missing since the one before it.
 
-        Args:
-            packets: ``int64 [N]`` ordinals, ascending, at least one.
-
-        Returns:
-            ``bool [N]``; False for the first one.
+        The first packet has none before it, so it is False.
         """
         first, last = packets[0], packets[-1]  # only this section: a long video has many decode ranges
         corrupt_before = np.append(0, np.cumsum(self.corrupt[first:last]))[packets - first]
@@ -99,14 +95,7 @@ class PacketIndex:
         return has_gap
 
     def display_positions(self, packets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the position of each packet in display order among those given.
-
-        Args:
-            packets: ``int64 [N]`` ordinals, ascending.
-
-        Returns:
-            ``int64 [N]``, from 0 and without repeats.
-        """
+        """Return the position in display order, from 0, of each of some packets, given in ascending order."""
         frames = np.full(self.num_packets, -1, np.int64)
         frames[self.display_order] = np.arange(self.num_frames)
         frames = frames[packets]
@@ -144,7 +133,7 @@ def read_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIn
     """
     scan = scan_packets(demuxer, demuxer.packets(), limits, deadline, with_order=False)
     if not scan.facts:
-        raise NoVideoError(f"{demuxer.name}: the video stream has no packets{_reason(scan)}")
+        raise NoVideoError(f"{demuxer.name}: the video stream has no packets{scan.reason}")
     times = scan.times(demuxer.format, with_order=False)
     if not times.are_sufficient:
         packets = scan.packets
@@ -166,18 +155,18 @@ def _build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits:
         access[int(np.argmax(key)) if key.any() else 0] = int(RandomAccess.OPEN)
         times = replace(times, random_access=access)
     step = _nominal_step(demuxer, duration, time_base)
-    display = display_times(times, step)
+    ticks, leading, are_synthetic = display_times(times, step)
     first = int(np.argmax(access > 0))
     presentable = times.shown & (times.leading != int(Leading.UNDECODABLE))
     presentable[:first] = False
     # leading pictures of the first random access point need packets that are not in the file
     latest_access = np.maximum.accumulate(np.where(access > 0, np.arange(len(access)), 0))
-    presentable &= ~(display.leading & (latest_access == first))
+    presentable &= ~(leading & (latest_access == first))
     order = np.flatnonzero(presentable)
-    order = order[np.argsort(display.ticks[order], kind="stable")]
+    order = order[np.argsort(ticks[order], kind="stable")]
     if not len(order):
-        raise NoVideoError(f"{demuxer.name}: no presentable frame among {len(key)} packets{_reason(scan)}")
-    timeline = _timeline(display.ticks[order], int(duration[order[-1]]), key[order], time_base, step)
+        raise NoVideoError(f"{demuxer.name}: no presentable frame among {len(key)} packets{scan.reason}")
+    timeline = _timeline(ticks[order], int(duration[order[-1]]), key[order], time_base, step)
     if timeline.duration > limits.max_seconds:
         raise LimitError(
             f"{demuxer.name}: lasts {timeline.duration:.0f} s; limits.max_seconds is {limits.max_seconds:g}"
@@ -193,12 +182,12 @@ def _build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits:
         random_access=access,
         presentable=presentable,
         disposable=_disposable(scan),
-        second_field=scan.flags("second_field"),
-        leading=display.leading,
+        second_field=scan.fact("second_field", np.bool_),
+        leading=leading,
         skips_leading=bool((times.leading == int(Leading.SKIPPED)).any()),
         display_order=order,
         timeline=timeline,
-        synthetic_times=display.are_synthetic,
+        synthetic_times=are_synthetic,
         picture=scan.picture,
         exact_random_access=exact_random_access,
         damage=scan.damage,
@@ -207,10 +196,6 @@ def _build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits:
         new_extradata=scan.new_extradata,
         palettes=scan.palettes,
     )
-
-
-def _reason(scan: PacketScan) -> str:
-    return f": {scan.damage}" if scan.damage else ""
 
 
 def _corrupt(demuxer: Demuxer, scan: PacketScan) -> npt.NDArray[np.bool_]:
@@ -224,10 +209,10 @@ def _corrupt(demuxer: Demuxer, scan: PacketScan) -> npt.NDArray[np.bool_]:
 def _disposable(scan: PacketScan) -> npt.NDArray[np.bool_]:
     if not scan.has_reference_facts:
         return np.frombuffer(bytes(scan.disposable), np.bool_)
-    temporal_id = scan.numbers("temporal_id")
+    temporal_id = scan.fact("temporal_id", np.int8)
     # a sub-layer non-reference picture may still be referred to from a higher temporal sub-layer
-    disposable: npt.NDArray[np.bool_] = scan.flags("disposable") & (temporal_id == temporal_id.max())
-    disposable &= np.append(scan.flags("resets_decoder_state")[1:], True)
+    disposable: npt.NDArray[np.bool_] = scan.fact("disposable", np.bool_) & (temporal_id == temporal_id.max())
+    disposable &= np.append(scan.fact("resets_decoder_state", np.bool_)[1:], True)
     return disposable
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PACKET_BYTES", "PacketScan", "scan_packets"]
 
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 _MAX_KEPT_BYTES = 32 << 20
 """Packets are kept for the decode if all of them fit in this; a longer video is read a second time instead."""
 PACKET_BYTES = 1024
@@ -48,10 +49,7 @@ _DEPENDENT = PacketInfo(random_access=RandomAccess.NONE, leading=Leading.DECODAB
 class PacketScan:
     """The packets read so far, in decode order: two hours of video are 200 000 of them.
 
-    Args:
-        codec: FFmpeg's name of the codec.
-        extradata: codec private data of the stream.
-        keep: True if the packets themselves are kept as long as they are small enough.
+    With ``keep``, the packets themselves are kept as long as they are small enough.
     """
 
     def __init__(self, codec: str, extradata: bytes, keep: bool) -> None:
@@ -70,14 +68,14 @@ class PacketScan:
         self.damage: str | None = None
         self._kept_bytes = 0
 
-    def add(self, packet: Packet[Any], facts: PacketInfo) -> None:
+    def add(self, packet: Packet[Any], is_key: bool, facts: PacketInfo) -> None:
         """Record the next packet."""
         pts, dts, size = packet.pts, packet.dts, packet.size
         self.pts.append(NO_TIME if pts is None else pts)
         self.dts.append(NO_TIME if dts is None else dts)
         self.duration.append(packet.duration or 0)
         self.size.append(size)
-        self.key.append(packet.is_keyframe)
+        self.key.append(is_key)
         self.discard.append(packet.is_discard)
         self.disposable.append(packet.is_disposable)
         self.corrupt.append(packet.is_corrupt)
@@ -101,25 +99,21 @@ class PacketScan:
         self.new_extradata[len(self.pts)] = found
         return True
 
-    def flags(self, name: str) -> npt.NDArray[np.bool_]:
-        """Return a header fact of all packets that is True or False."""
-        return np.fromiter(map(attrgetter(name), self.facts), np.bool_, len(self.facts))
+    @property
+    def reason(self) -> str:
+        """Reason of the damage for the end of an error message; empty if there is none."""
+        return f": {self.damage}" if self.damage else ""
 
-    def numbers(self, name: str) -> npt.NDArray[np.int8]:
-        """Return a header fact of all packets that is a small number."""
-        return np.fromiter(map(attrgetter(name), self.facts), np.int8, len(self.facts))
+    def fact(self, name: str, dtype: type[_Scalar]) -> npt.NDArray[_Scalar]:
+        """Return a header fact of all packets."""
+        return np.fromiter(map(attrgetter(name), self.facts), dtype, len(self.facts))
 
     def times(self, container: str, with_order: bool) -> PacketTimes:
-        """Return times and output order of all packets.
-
-        Args:
-            container: FFmpeg's name of the format.
-            with_order: True if the scanner was asked for the output order.
-        """
+        """Return times and output order of all packets in a container format; ``with_order`` as of the scanner."""
         pts, dts = np.array(self.pts), np.array(self.dts)
         if container in _MPEG_SYSTEMS:
             pts, dts = unwrap_timestamps(pts, dts)
-        shown = self.flags("shown") & ~np.frombuffer(bytes(self.discard), np.bool_)
+        shown = self.fact("shown", np.bool_) & ~np.frombuffer(bytes(self.discard), np.bool_)
         positions: npt.NDArray[np.int64] | None = None
         if self.codec not in REORDERING_CODECS:
             positions = np.arange(np.count_nonzero(shown))
@@ -129,9 +123,9 @@ class PacketScan:
             pts=pts,
             dts=dts,
             shown=shown,
-            random_access=self.numbers("random_access").astype(np.uint8),
-            leading=self.numbers("leading"),
-            unreferenced=self.flags("disposable"),
+            random_access=self.fact("random_access", np.uint8),
+            leading=self.fact("leading", np.int8),
+            unreferenced=self.fact("disposable", np.bool_),
             pts_belong_to_others=any(facts.has_packed_b_frame for facts in self.facts),
             output_positions=positions,
         )
@@ -140,17 +134,10 @@ class PacketScan:
 def scan_packets(
     demuxer: Demuxer, packets: Iterable[Any], limits: Limits, deadline: Deadline, with_order: bool
 ) -> PacketScan:
-    """Read packets to the end and record what each is.
+    """Read packets of a stream, from the first one on, to the end and record what each is.
 
-    Args:
-        demuxer: the stream that the packets are from.
-        packets: its packets, from the first one on.
-        limits: ``max_packets`` is enforced.
-        deadline: checked while reading.
-        with_order: True if the scanner reads the output order, which takes longer.
-
-    Raises:
-        LimitError: there are more packets than allowed.
+    With ``with_order`` the scanner also reads the output order, which takes longer. Raises LimitError if there are more
+    than ``limits.max_packets``.
     """
     import av
 
@@ -174,8 +161,9 @@ def scan_packets(
                 updated = packet.has_sidedata("new_extradata") and scan.update_extradata(packet)
                 if updated and scanner is not None and is_updatable:
                     scanner.update_extradata(scan.extradata)
+                is_key = packet.is_keyframe
                 if scanner is not None:
-                    facts = scanner.scan(memoryview(packet), packet.is_keyframe, with_order)
+                    facts = scanner.scan(memoryview(packet), is_key, with_order)
                 else:
                     facts = _INDEPENDENT if intra_only or not scan.pts else _DEPENDENT
                 if scan.new_extradata and not updated and not is_updatable:
@@ -183,7 +171,7 @@ def scan_packets(
                     facts = facts._replace(random_access=RandomAccess.NONE)
                 if has_palette and packet.has_sidedata("palette"):
                     scan.palettes[len(scan.pts)] = packet.get_sidedata("palette")
-                scan.add(packet, facts)
+                scan.add(packet, is_key, facts)
     except av.error.FFmpegError as error:
         scan.damage = f"the file is damaged or cut off ({error.strerror})"
     deadline.check("reading the packets")

@@ -44,15 +44,9 @@ class ScanLock:
 
     @contextmanager
     def acquire(self, deadline: Deadline, doing: str) -> Iterator[Ticket]:
-        """Wait for the lock, and own it until the block ends.
+        """Wait for the lock, and own it until the block ends. Deadline and cancellation end the wait with an error.
 
-        Args:
-            deadline: checked while waiting.
-            doing: description of the wait, for the error message of the deadline.
-
-        Raises:
-            DeadlineError: the timeout passed while waiting.
-            Cancelled: the request was cancelled while waiting.
+        ``doing`` describes the wait in that error's message.
         """
         ticket = Ticket(self, deadline, doing)
         try:

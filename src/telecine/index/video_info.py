@@ -129,10 +129,9 @@ def _picture_format(context: Any, index: PacketIndex) -> PictureFormat:
     )
     if layout is not None or from_packets is None:
         return from_ffmpeg
-    unspecified = dict.fromkeys(("color_space", "color_primaries", "color_trc"), UNSPECIFIED)
-    unspecified["color_range"] = UNSPECIFIED_RANGE
-    specified = {name: getattr(from_ffmpeg, name) for name in unspecified}
-    return from_packets._replace(**{name: value for name, value in specified.items() if value != unspecified[name]})
+    untagged = PictureFormat("unknown", 0, UNSPECIFIED, UNSPECIFIED_RANGE, UNSPECIFIED, UNSPECIFIED)
+    tags = {name: tag for name, tag in from_ffmpeg._asdict().items() if tag != getattr(untagged, name)}
+    return from_packets._replace(**tags)
 
 
 def _orientation(source: Source, demuxer: Demuxer) -> Orientation:
