@@ -19,14 +19,10 @@ class SourceFile:
     """Read-only file object over bytes in memory, for ``av.open``. It has no name: FFmpeg must not probe by name.
 
     PyAV's I/O callbacks print or replace an exception, and FFmpeg goes on as after the end of the file. Therefore an
-    exception of the deadline, of the progress callback or of a signal handler is kept, and :meth:`raise_error` raises
+    exception of the deadline, which every read checks, or of a signal handler is kept, and :meth:`raise_error` raises
     it. A signal handler may run before the first line of a Python function, outside of any ``try`` in it. So none of
     the callbacks is a Python function: ``read`` and ``tell`` resume a generator inside its ``try``, and ``seek`` only
     records its arguments.
-
-    Args:
-        data: all bytes of the source.
-        deadline: checked by every read.
     """
 
     def __init__(self, data: memoryview, deadline: Deadline) -> None:

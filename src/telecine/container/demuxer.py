@@ -41,18 +41,16 @@ _OPTIONS = {
     # index handles both cases
     "correct_ts_overflow": "0",
 }
-_NO_PARSERS = {"fflags": "+noparse"}
-_NO_DECODERS = {"codec_whitelist": "none"}
+_NO_PARSERS, _NO_DECODERS = {"fflags": "+noparse"}, {"codec_whitelist": "none"}
 _CODEC_NAMES_ONLY = {**_NO_PARSERS, **_NO_DECODERS, "probesize": "32"}
 """Options to learn only the names of the codecs: nothing is parsed or decoded."""
 _STILL_DISPOSITIONS = ("attached_pic", "timed_thumbnails", "still_image")
 _READ_BYTES = 1 << 16
-_MAX_INT = 2**31 - 1
 
 
 def _coded_max_pixels(max_pixels: int) -> str:
     """Return FFmpeg's ``max_pixels``: it counts whole blocks, and in MPEG-4 a wide margin."""
-    return str(min(2 * max_pixels + 512 * 512, _MAX_INT))
+    return str(min(2 * max_pixels + 512 * 512, 2**31 - 1))
 
 
 class Demuxer:
@@ -75,15 +73,12 @@ class Demuxer:
         self.name = source.name
         self._max_pixels = max_pixels
         self._source = source
+        self.size = source.size
+        """Number of bytes of the source."""
         self._deadline = deadline
         self.can_seek = True
         """False after a seek has led to an unknown packet; the file is then read from its start instead."""
         self._open()
-
-    @property
-    def size(self) -> int:
-        """Number of bytes of the source."""
-        return len(self._source.data)
 
     @property
     def extradata(self) -> bytes:
@@ -120,7 +115,8 @@ class Demuxer:
 
     def _open_container(self) -> InputContainer:
         with self._open_with(_CODEC_NAMES_ONLY) as container:
-            codecs = {_canonical_name(stream) for stream in container.streams.video}
+            contexts = [stream.codec_context for stream in container.streams.video]
+            codecs = {context.codec.canonical_name if context is not None else None for context in contexts}
         options = {"max_pixels": _coded_max_pixels(self._max_pixels)}
         if "av1" in codecs:
             # FFmpeg's AV1 parser allocates 1500 bytes for each OBU, which can be two bytes long: 2 MB of those would
@@ -189,12 +185,7 @@ class Demuxer:
         self._deadline.check("reading the packets")
 
     def seek(self, ticks: int, position: int = 0) -> None:
-        """Move to a key frame at or before a time.
-
-        Args:
-            ticks: decoding time in the stream's time base.
-            position: ordinal of the packet there, if it is known.
-        """
+        """Move to a key frame at or before a decoding time. ``position`` is the packet's ordinal, if it is known."""
         self.container.seek(ticks, stream=self.stream)
         self.position = position
 
@@ -212,13 +203,10 @@ class Demuxer:
 
         template: Any = self.stream.codec_context
         context: Any = av.CodecContext.create(template.codec, "r")
-        context.extradata = template.extradata
-        context.width, context.height = template.width, template.height
-        context.codec_tag = template.codec_tag
-        context.bits_per_coded_sample = template.bits_per_coded_sample
+        for name in ("extradata", "width", "height", "codec_tag", "bits_per_coded_sample"):
+            setattr(context, name, getattr(template, name))
         context.options = {**options, "max_pixels": _coded_max_pixels(max_pixels)}
-        context.thread_type = "FRAME"
-        context.thread_count = threads
+        context.thread_type, context.thread_count = "FRAME", threads
         decoder: VideoCodecContext = context
         return decoder
 
@@ -237,11 +225,6 @@ def _is_still(stream: VideoStream) -> bool:
     from av.stream import Disposition
 
     return any(int(stream.disposition) & int(getattr(Disposition, name)) for name in _STILL_DISPOSITIONS)
-
-
-def _canonical_name(stream: Any) -> str | None:
-    context = getattr(stream, "codec_context", None)
-    return context.codec.canonical_name if context is not None else None
 
 
 def _codec_name(stream: Any) -> str:

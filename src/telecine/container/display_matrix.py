@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 __all__ = ["Orientation", "has_moov_box", "iso_orientation", "matroska_orientation"]
 
@@ -17,16 +18,14 @@ Orientation = tuple[int, bool]
 """Quarter turns clockwise, and True if the picture is mirrored left to right afterwards."""
 
 _Matrix = tuple[float, float, float, float]
+_Payload = tuple[int, int]
+"""Start and stop of the payload of a box or element."""
+_Kind = TypeVar("_Kind", bytes, int)
 _UPRIGHT: Orientation = (0, False)
-_MATRICES: dict[tuple[int, int, int, int], Orientation] = {
-    (1, 0, 0, 1): (0, False),
-    (0, 1, -1, 0): (1, False),
-    (-1, 0, 0, -1): (2, False),
-    (0, -1, 1, 0): (3, False),
-    (-1, 0, 0, 1): (0, True),
-    (0, 1, 1, 0): (1, True),
-    (1, 0, 0, -1): (2, True),
-    (0, -1, -1, 0): (3, True),
+_TURNS = [(1, 0, 0, 1), (0, 1, -1, 0), (-1, 0, 0, -1), (0, -1, 1, 0)]
+_ORIENTATIONS: dict[tuple[int, int, int, int], Orientation] = {
+    **{(a, b, c, d): (turns, False) for turns, (a, b, c, d) in enumerate(_TURNS)},
+    **{(-a, b, -c, d): (turns, True) for turns, (a, b, c, d) in enumerate(_TURNS)},
 }
 """Orientation by the signs of (a, b, c, d), with x' = ax + cy and y' = bx + dy, y pointing down."""
 
@@ -46,23 +45,25 @@ def iso_orientation(data: memoryview, track_id: int) -> Orientation:
         data: the whole file.
         track_id: ``track_ID`` of its ``tkhd`` box.
     """
-    for kind, movie in _boxes(data, 0, len(data)):
-        if kind != b"moov":
-            continue
+    for movie in _of_kind(b"moov", _boxes(data, 0, len(data))):
         movie_matrix = (1.0, 0.0, 0.0, 1.0)
-        for inner, (start, stop) in _boxes(data, *movie):
-            if inner == b"mvhd":
-                movie_matrix = _matrix(data, start, stop, fields_before=20)[1]
-            elif inner == b"trak":
-                for leaf, (begin, end) in _boxes(data, start, stop):
-                    if leaf == b"tkhd":
-                        number, track_matrix = _matrix(data, begin, end, fields_before=24)
-                        if number == track_id:
-                            return _orientation(_product(track_matrix, movie_matrix))
+        for kind, box in _boxes(data, *movie):
+            if kind == b"mvhd":
+                movie_matrix = _matrix(data, *box, fields_before=20)[1]
+            elif kind == b"trak":
+                for header in _of_kind(b"tkhd", _boxes(data, *box)):
+                    number, track_matrix = _matrix(data, *header, fields_before=24)
+                    if number == track_id:
+                        return _orientation(_product(track_matrix, movie_matrix))
     return _UPRIGHT
 
 
-def _boxes(data: memoryview, start: int, stop: int) -> Iterator[tuple[bytes, tuple[int, int]]]:
+def _of_kind(kind: _Kind, children: Iterable[tuple[_Kind, _Payload]]) -> Iterator[_Payload]:
+    """Yield the payload of each box or element of one kind."""
+    return (payload for each, payload in children if each == kind)
+
+
+def _boxes(data: memoryview, start: int, stop: int) -> Iterator[tuple[bytes, _Payload]]:
     """Yield type and payload (start, stop) of each box, up to the first invalid one."""
     for _ in range(_MAX_CHILDREN):
         if start + 8 > stop:
@@ -83,9 +84,7 @@ def _boxes(data: memoryview, start: int, stop: int) -> Iterator[tuple[bytes, tup
 def _matrix(data: memoryview, start: int, stop: int, fields_before: int) -> tuple[int, _Matrix]:
     """Return the track ID and the matrix (a, b, c, d) of a ``tkhd``; of an ``mvhd`` only the matrix counts.
 
-    Args:
-        fields_before: bytes of the fields from the start of the box to 16 bytes before the matrix, in version 0;
-            version 1 has 12 bytes more.
+    The matrix is 16 bytes after the first ``fields_before`` bytes in version 0; version 1 has 12 bytes more.
     """
     wide = 12 if stop > start and data[start] == 1 else 0
     at = start + wide + fields_before + 16
@@ -109,7 +108,7 @@ def _orientation(matrix: _Matrix) -> Orientation:
         return _UPRIGHT
     # a tolerance of about a degree, as in FFmpeg
     a, b, c, d = (0 if abs(value) < 0.02 * largest else (1 if value > 0 else -1) for value in matrix)
-    return _MATRICES.get((a, b, c, d), _UPRIGHT)
+    return _ORIENTATIONS.get((a, b, c, d), _UPRIGHT)
 
 
 _SEGMENT, _TRACKS, _ENTRY, _NUMBER, _VIDEO = 0x18538067, 0x1654AE6B, 0xAE, 0xD7, 0xE0
@@ -123,39 +122,33 @@ def matroska_orientation(data: memoryview, track_number: int) -> Orientation:
         data: the whole file.
         track_number: its ``TrackNumber``.
     """
-    for segment, inside in _elements(data, 0, len(data)):
-        if segment != _SEGMENT:
-            continue
-        for tracks, entries in _elements(data, *inside):
-            if tracks != _TRACKS:
-                continue
-            for entry, fields in _elements(data, *entries):
-                if entry == _ENTRY:
-                    found = dict(_elements(data, *fields))
-                    if _NUMBER in found and _unsigned(data, found[_NUMBER]) == track_number:
-                        return _projection(data, found[_VIDEO]) if _VIDEO in found else _UPRIGHT
+    for segment in _of_kind(_SEGMENT, _elements(data, 0, len(data))):
+        for tracks in _of_kind(_TRACKS, _elements(data, *segment)):
+            for entry in _of_kind(_ENTRY, _elements(data, *tracks)):
+                found = dict(_elements(data, *entry))
+                if _NUMBER in found and _unsigned(data, found[_NUMBER]) == track_number:
+                    return _projection(data, found[_VIDEO]) if _VIDEO in found else _UPRIGHT
             return _UPRIGHT
     return _UPRIGHT
 
 
-def _projection(data: memoryview, video: tuple[int, int]) -> Orientation:
-    for element, payload in _elements(data, *video):
-        if element == _PROJECTION:
-            pose = dict(_elements(data, *payload))
-            if _TYPE in pose and _unsigned(data, pose[_TYPE]) != 0:
-                return _UPRIGHT
-            yaw, pitch, roll = (_float(data, pose[field]) if field in pose else 0.0 for field in (_YAW, _PITCH, _ROLL))
-            if pitch or abs(yaw) not in (0, 180):
-                return _UPRIGHT
-            mirrored = abs(yaw) == 180
-            # as in FFmpeg: roll is counter-clockwise, and a yaw of 180 degrees shows the picture from behind
-            angle = math.radians(roll * (1 if mirrored else -1))
-            cos, sin = math.cos(angle), math.sin(angle)
-            return _orientation((-cos, sin, sin, cos) if mirrored else (cos, sin, -sin, cos))
+def _projection(data: memoryview, video: _Payload) -> Orientation:
+    for projection in _of_kind(_PROJECTION, _elements(data, *video)):
+        pose = dict(_elements(data, *projection))
+        if _TYPE in pose and _unsigned(data, pose[_TYPE]) != 0:
+            return _UPRIGHT
+        yaw, pitch, roll = (_float(data, pose[field]) if field in pose else 0.0 for field in (_YAW, _PITCH, _ROLL))
+        if pitch or abs(yaw) not in (0, 180):
+            return _UPRIGHT
+        mirrored = abs(yaw) == 180
+        # as in FFmpeg: roll is counter-clockwise, and a yaw of 180 degrees shows the picture from behind
+        angle = math.radians(roll * (1 if mirrored else -1))
+        cos, sin = math.cos(angle), math.sin(angle)
+        return _orientation((-cos, sin, sin, cos) if mirrored else (cos, sin, -sin, cos))
     return _UPRIGHT
 
 
-def _elements(data: memoryview, start: int, stop: int) -> Iterator[tuple[int, tuple[int, int]]]:
+def _elements(data: memoryview, start: int, stop: int) -> Iterator[tuple[int, _Payload]]:
     """Yield ID and payload (start, stop) of each EBML element (RFC 8794), up to the first invalid one."""
     for _ in range(_MAX_CHILDREN):
         if start >= stop:
@@ -184,12 +177,12 @@ def _vint(data: memoryview, at: int, stop: int, keep_marker: bool) -> tuple[int,
     return value, at + length
 
 
-def _unsigned(data: memoryview, payload: tuple[int, int]) -> int:
+def _unsigned(data: memoryview, payload: _Payload) -> int:
     start, stop = payload
     return int.from_bytes(data[start : min(stop, start + 8)], "big")
 
 
-def _float(data: memoryview, payload: tuple[int, int]) -> float:
+def _float(data: memoryview, payload: _Payload) -> float:
     raw = bytes(data[slice(*payload)])
     number = float(struct.unpack(">f" if len(raw) == 4 else ">d", raw)[0]) if len(raw) in (4, 8) else 0.0
     return number if math.isfinite(number) else 0.0

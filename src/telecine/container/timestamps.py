@@ -30,12 +30,7 @@ _Ticks = npt.NDArray[np.int64]
 def unwrap_timestamps(pts: _Ticks, dts: _Ticks) -> tuple[_Ticks, _Ticks]:
     """Unwrap 33-bit MPEG-TS/PS timestamps: add 2**33 after each backward jump of almost the full range.
 
-    Args:
-        pts: ``int64 [P]`` in decode order, with :data:`NO_TIME`.
-        dts: ``int64 [P]`` in the same form.
-
-    Returns:
-        pts and dts without wraps.
+    pts and dts are ``int64 [P]`` in decode order, with :data:`NO_TIME`.
     """
     base = np.where(dts != NO_TIME, dts, pts)
     known = np.flatnonzero(base != NO_TIME)
@@ -59,13 +54,8 @@ def respects_random_access(
 ) -> bool:
     """Return True if pictures decoded before a random access point are displayed before it.
 
-    That fails where recordings were joined.
-
-    Args:
-        pts: ``int64 [P]`` in decode order; known for all shown packets.
-        shown: ``bool [P]`` True if the packet's frame is displayed.
-        is_open: ``bool [P]`` True at open random access points, whose leading pictures are displayed before them.
-        is_closed: ``bool [P]`` True at closed random access points.
+    That fails where recordings were joined. Arrays have ``[P]`` elements in decode order. pts are known for all shown packets. Leading pictures of open random
+    access points are displayed before them.
     """
     before = np.full(len(pts), np.iinfo(np.int64).min)
     before[1:] = np.maximum.accumulate(np.where(shown, pts, before))[:-1]
@@ -74,13 +64,10 @@ def respects_random_access(
 
 
 def are_usable_timestamps(pts: _Ticks) -> bool:
-    """Return True if presentation times are complete, distinct, and in an order that a decoder can output.
+    """Return True if presentation times of shown packets are complete, distinct, and in an order that decoders output.
 
     A picture that comes too many pictures early would need a larger picture buffer than any decoder has. That happens
     where recordings were joined.
-
-    Args:
-        pts: ``int64 [S]`` of the shown packets, in decode order.
     """
     if (pts == NO_TIME).any() or len(np.unique(pts)) < len(pts):
         return False
@@ -140,14 +127,11 @@ def _agree_with_neighbours(in_order: _Ticks) -> npt.NDArray[np.bool_]:
 
 
 def has_variable_rate(ticks: _Ticks) -> bool:
-    """Return True if frames are unevenly spaced, beyond rounding to ticks and small jitter.
+    """Return True if frames at ascending ticks are unevenly spaced, beyond rounding to ticks and small jitter.
 
     At a constant rate each frame lies on a straight line from the first frame to the last, give or take a tick at
     either end; 30000/1001 fps in milliseconds is constant. Up to a twentieth of the spacing is jitter. If a tick is
     about as long as a frame, one missing frame already makes the rate variable.
-
-    Args:
-        ticks: ``int64 [T]`` increasing.
     """
     if len(ticks) < 3:
         return False
