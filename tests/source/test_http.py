@@ -279,7 +279,7 @@ def test_private_hosts_are_refused_however_they_are_spelled(
 
     monkeypatch.setattr(httpcore.SyncBackend, "connect_tcp", dial)
     server.routes["/"] = send()
-    with pytest.raises(SourceError, match=r"not on the public internet|neither a host name|not a valid URL"):
+    with pytest.raises(SourceError, match=r"not on the public internet|neither a host name|an invalid URL"):
         get(server.url("/", host), Limits())
 
 

@@ -54,8 +54,8 @@ def respects_random_access(
 ) -> bool:
     """Return True if pictures decoded before a random access point are displayed before it.
 
-    That fails where recordings were joined. Arrays have ``[P]`` elements in decode order. pts are known for all shown packets. Leading pictures of open random
-    access points are displayed before them.
+    That fails where recordings were joined. Arrays have ``[P]`` elements in decode order. pts are known for all shown
+    packets. Leading pictures of open random access points are displayed before them.
     """
     before = np.full(len(pts), np.iinfo(np.int64).min)
     before[1:] = np.maximum.accumulate(np.where(shown, pts, before))[:-1]

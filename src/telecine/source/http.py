@@ -102,9 +102,7 @@ class _Stream(NetworkStream):
     """Connection whose waits end by the deadline, and which accepts no more bytes than a response can need."""
 
     def __init__(self, inner: NetworkStream, deadline: Deadline, allowance: int) -> None:
-        self._inner = inner
-        self._deadline = deadline
-        self._allowance = allowance
+        self._inner, self._deadline, self._allowance = inner, deadline, allowance
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         from httpcore import ReadTimeout
@@ -155,11 +153,11 @@ class _Stream(NetworkStream):
 class _PinnedBackend(NetworkBackend):
     """Network backend that resolves a host, checks every address and connects to one of them: one look-up only."""
 
-    def __init__(self, inner: NetworkBackend, limits: Limits, deadline: Deadline, allowance: int) -> None:
-        self._inner = inner
-        self._limits = limits
-        self._deadline = deadline
-        self._allowance = allowance
+    def __init__(self, limits: Limits, deadline: Deadline, allowance: int) -> None:
+        from httpcore import SyncBackend
+
+        self._inner = SyncBackend()
+        self._limits, self._deadline, self._allowance = limits, deadline, allowance
 
     def connect_tcp(
         self,
@@ -216,13 +214,8 @@ def _tls_context() -> ssl.SSLContext:
 def fetch(url: str, limits: Limits, deadline: Deadline) -> Generator[bytes, None, None]:
     """Yield the body behind an ``http(s)`` URL in chunks.
 
-    Thread-safe: each call has its own connections. The deadline interrupts every step but the name resolution.
-
-    Args:
-        url: URL of the video. A user name and password in it are sent to that server only.
-        limits: ``max_fetch_bytes`` (or ``max_bytes``, if less), ``allow_private_hosts``, ``max_redirects``,
-            ``connect_timeout`` and ``read_timeout`` apply.
-        deadline: checked between chunks, and at least every 0.05 s while waiting.
+    Thread-safe: each call has its own connections. The deadline is checked between chunks, and at least every 0.05 s
+    while waiting; it interrupts every step but the name resolution.
 
     Raises:
         BackendUnavailable: httpx is not installed, or the certificates named by the environment cannot be read.
@@ -239,8 +232,10 @@ def fetch(url: str, limits: Limits, deadline: Deadline) -> Generator[bytes, None
         ) from error
     name = url_name(url)
     limit = ByteLimit.of(limits, fetched=True)
-    target = _parse(url, name)
-    authorization = _authorization(target)
+    target = _parse(name, url)
+    authorization: bytes | None = None
+    if target.userinfo:  # RFC 7617
+        authorization = b"Basic " + base64.b64encode(f"{target.username}:{target.password}".encode())
     for _ in range(limits.max_redirects + 1):
         deadline.check("fetching the video")
         with _convert_errors(name, limits, deadline), _response(target, authorization, limits, deadline) as response:
@@ -254,28 +249,23 @@ def fetch(url: str, limits: Limits, deadline: Deadline) -> Generator[bytes, None
     raise SourceError(f"{name}: more than {limits.max_redirects} redirects (limits.max_redirects)")
 
 
-def _parse(url: str, name: str) -> httpx.URL:
+def _parse(name: str, url: str, base: httpx.URL | None = None) -> httpx.URL:
+    """Parse the URL of a video or, relative to ``base``, of a redirect."""
     import httpx
 
+    prefix = "" if base is None else "redirected to "
     try:
-        parsed = httpx.URL(url)
+        parsed = httpx.URL(url) if base is None else base.join(url)
     except (httpx.InvalidURL, ValueError):
         # without the cause: it quotes the URL, maybe with a password
-        raise SourceError(f"{name}: not a valid URL") from None
+        raise SourceError(f"{name}: {prefix}an invalid URL") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise SourceError(f"{name}: not an http(s) URL with a host name")
+        raise SourceError(f"{name}: {prefix}{printable(parsed.scheme)}:, allowed are http and https with a host name")
     return parsed
 
 
 def _origin(url: httpx.URL) -> tuple[str, bytes, int]:
     return url.scheme, url.raw_host, url.port or (443 if url.scheme == "https" else 80)
-
-
-def _authorization(url: httpx.URL) -> bytes | None:
-    """Return the Basic credentials in a URL (RFC 7617), or None."""
-    if not url.userinfo:
-        return None
-    return b"Basic " + base64.b64encode(f"{url.username}:{url.password}".encode())
 
 
 @contextlib.contextmanager
@@ -297,7 +287,7 @@ def _response(url: httpx.URL, authorization: bytes | None, limits: Limits, deadl
     with (
         httpcore.ConnectionPool(
             ssl_context=_tls_context() if url.scheme == "https" else None,
-            network_backend=_PinnedBackend(httpcore.SyncBackend(), limits, deadline, allowance),
+            network_backend=_PinnedBackend(limits, deadline, allowance),
         ) as pool,
         pool.stream(
             "GET",
@@ -310,17 +300,10 @@ def _response(url: httpx.URL, authorization: bytes | None, limits: Limits, deadl
 
 
 def _redirect_target(response: Response, url: httpx.URL, name: str) -> httpx.URL:
-    import httpx
-
     location = _header(response, b"location")
     if location is None:
         raise SourceError(f"{name}: HTTP {response.status}, a redirect without a Location")
-    try:
-        target = url.join(location.decode("utf-8", "replace"))
-    except (httpx.InvalidURL, ValueError):
-        raise SourceError(f"{name}: redirected to an invalid URL") from None
-    if target.scheme not in ("http", "https") or not target.host:
-        raise SourceError(f"{name}: redirected to {printable(target.scheme)}:, allowed are http and https")
+    target = _parse(name, location.decode("utf-8", "replace"), url)
     if url.scheme == "https" and target.scheme == "http":
         # an https URL promises that the video is not replaced on the way
         raise SourceError(f"{name}: redirected from https to http, which would give up the protection of https")
@@ -360,9 +343,8 @@ def _convert_errors(name: str, limits: Limits, deadline: Deadline) -> Iterator[N
         yield
     except httpcore.ConnectTimeout as error:
         deadline.check("connecting to the host of the video")
-        raise SourceError(
-            f"{name}: no connection within {limits.connect_timeout:g} s (limits.connect_timeout)"
-        ) from error
+        wait = f"{limits.connect_timeout:g} s (limits.connect_timeout)"
+        raise SourceError(f"{name}: no connection within {wait}") from error
     except httpcore.TimeoutException as error:
         deadline.check("fetching the video")
         raise SourceError(f"{name}: no byte for {limits.read_timeout:g} s (limits.read_timeout)") from error

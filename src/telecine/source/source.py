@@ -7,6 +7,7 @@ memory while they are small, and go to an unlinked temporary file otherwise.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import mmap
@@ -15,7 +16,7 @@ import re
 import stat
 import tempfile
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from telecine.errors import OptionsError, SourceError
 from telecine.limits import Limits
 from telecine.source.http import fetch
 from telecine.source.spool import map_descriptor, reraise_foreign, spool
-from telecine.source.text_files import PLAIN_TEXT, describe_text
 from telecine.source.urls import ByteLimit, decode_data_url, path_of_file_url, printable, url_name
 from telecine.validation import format_value
 
@@ -44,13 +44,34 @@ _URL = re.compile(r"(?:(?P<scheme>[a-z][a-z0-9+.-]*)://|(?P<bare>https?|data|fil
 _MAY_BE_URL = re.compile(r"\s*(?:http|[a-z][a-z0-9+.-]+:/)|.*(?:://|[@?])", re.IGNORECASE | re.DOTALL)
 """A mistyped URL, or one from which ``Path`` has taken a slash: it may hold credentials."""
 
-_FILE_KINDS: list[tuple[Callable[[int], bool], str]] = [
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a named pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-]
+_FILE_KINDS = {
+    stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}  # fmt: skip
+
+_PLAIN_TEXT = "text, not a video"
+"""Description of text of no known kind."""
+_HEAD_BYTES = 4096
+"""Bytes at the start of a source that decide if it is text."""
+_BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
+
+_NO_PLAYLIST = "not a video; telecine follows no playlist: give the video itself"
+# FFmpeg recognises these by their first bytes alone, and would open the files and addresses that they list
+_PLAYLISTS = {
+    b"#extm3u": "an HLS playlist (m3u8)",
+    b"ffconcat version": "an ffconcat list",
+    b"v=0\n": "an SDP session description",
+    b"v=0\r\n": "an SDP session description",
+}
+_DOCUMENTS = {
+    b"version https://git-lfs.github.com/spec/": "a Git-LFS pointer, not the video: run git lfs pull",
+    b"<!doctype html": "an HTML page, not a video: likely an error or login page; check where it was downloaded from",
+    b"<": "XML text, not a video; an XML answer is often the error message of a storage service",
+    b"{": "JSON text, not a video; it is often the error message of a server",
+    b"[": "JSON text, not a video; it is often the error message of a server",
+    b"data:": "the text of a data: URL in bytes; give it as a str",
+}
+"""Description of text by its start; the first match counts."""
 
 
 class Source:
@@ -100,33 +121,14 @@ class Source:
 
 
 def open_source(source: object, limits: Limits, deadline: Deadline) -> Source:
-    """Open an encoded video.
-
-    Args:
-        source: one of
-
-            - a path (``str`` or ``os.PathLike``): the file is mapped;
-            - an ``http://``, ``https://`` or ``data:`` URL as ``str``, a ``file:`` URL if ``limits`` allow it;
-            - ``bytes``, ``bytearray``, ``memoryview``, a ``uint8 [N]`` array or a CPU tensor, or any other
-              one-dimensional contiguous buffer of bytes: used without a copy. A ``bytearray`` cannot change its size
-              until the source is closed;
-            - a binary file object: a plain file is mapped from its current position on, any other is read to its end.
-              It stays open; its position afterwards is undefined;
-            - an object that opens a binary file: an ``fsspec`` ``OpenFile``, or one with a method ``open``
-              (``zipfile.Path``). The file is closed again;
-            - a dataset row ``{"bytes": ..., "path": ...}`` as in Hugging Face datasets; see :func:`video_of_row`.
-        limits: bounds on the size, and on URLs.
-        deadline: checked between chunks.
-
-    Returns:
-        The source, to be closed by the caller.
+    """Open an encoded video; docs/sources.md has all kinds of sources. The caller closes it.
 
     Raises:
-        OptionsError: the source is none of these, or a kind of URL that is not accepted.
+        OptionsError: the source is of another type, or a kind of URL that is not accepted.
         SourceError: the source cannot be read, is empty, or is text.
         LimitError: the source is larger than the limits allow.
         BackendUnavailable: httpx, which ``http(s)`` URLs need, is not installed.
-        DeadlineError, Cancelled: from ``deadline``.
+        DeadlineError, Cancelled: from ``deadline``, which is checked between chunks.
     """
     deadline.check("opening the source")
     if isinstance(source, Mapping):
@@ -136,9 +138,9 @@ def open_source(source: object, limits: Limits, deadline: Deadline) -> Source:
         if not opened.size:
             where = " after its current position; seek(0) first" if callable(getattr(source, "read", None)) else ""
             raise SourceError(f"{opened.name} is empty: there are no bytes to read{where}")
-        if (text := describe_text(opened.data)) is not None:
+        if (text := _describe_text(opened.data)) is not None:
             in_bytes = not isinstance(source, str | os.PathLike) and not hasattr(source, "read")
-            hint = "; a path or a URL is given as a str, not as its bytes" if in_bytes and text == PLAIN_TEXT else ""
+            hint = "; a path or a URL is given as a str, not as its bytes" if in_bytes and text == _PLAIN_TEXT else ""
             raise SourceError(f"{opened.name} is {text}{hint}")
     except BaseException:
         opened.close()
@@ -146,12 +148,28 @@ def open_source(source: object, limits: Limits, deadline: Deadline) -> Source:
     return opened
 
 
-def video_of_row(row: Mapping[str, Any]) -> object:
-    """Return the bytes of a dataset row ``{"bytes": ..., "path": ...}``, or its path if it has no bytes.
+def _describe_text(data: memoryview) -> str | None:
+    """Return a description of the text in ``data``, or None if it may be a video."""
+    head = bytes(data[:_HEAD_BYTES])
+    start = head.removeprefix(codecs.BOM_UTF8).lstrip().lower()
+    for signature, kind in _PLAYLISTS.items():
+        if start.startswith(signature):
+            return f"{kind}, {_NO_PLAYLIST}"
+    if _BINARY.search(head):
+        return None
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head, final=len(data) <= _HEAD_BYTES)
+    except UnicodeDecodeError:
+        return None
+    if b"<mpd" in start:
+        return f"a DASH manifest (MPD), {_NO_PLAYLIST}"
+    if b"<html" in start:
+        return _DOCUMENTS[b"<!doctype html"]
+    return next((text for signature, text in _DOCUMENTS.items() if start.startswith(signature)), _PLAIN_TEXT)
 
-    Raises:
-        OptionsError: both are missing or None, or of a wrong type.
-    """
+
+def video_of_row(row: Mapping[str, Any]) -> object:
+    """Return the bytes of a dataset row ``{"bytes": ..., "path": ...}``, or its path if it has no bytes."""
     content, path = row.get("bytes"), row.get("path")
     if content is None and path is None:
         keys = format_value([str(key) for key in row])
@@ -199,10 +217,8 @@ def _host_array(array: Any) -> np.ndarray[Any, Any]:
     if isinstance(array, np.ndarray):
         return array
     if array.__dlpack_device__()[0] not in _DLPACK_HOST_DEVICES:
-        where = printable(str(getattr(array, "device", "another device")))
-        raise OptionsError(
-            f"the source is a {type(array).__name__} on {where}; copy the encoded bytes to the CPU first"
-        )
+        kind, where = type(array).__name__, printable(str(getattr(array, "device", "another device")))
+        raise OptionsError(f"the source is a {kind} on {where}; copy the encoded bytes to the CPU first")
     return np.from_dlpack(array)
 
 
@@ -261,7 +277,7 @@ def _map_file(descriptor: int, start: int, name: str, limits: Limits) -> Source:
     """Map an open regular file from byte ``start`` on. The caller closes the descriptor."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
-        kind = next((kind for is_kind, kind in _FILE_KINDS if is_kind(status.st_mode)), "not a file")
+        kind = _FILE_KINDS.get(stat.S_IFMT(status.st_mode), "not a file")
         raise SourceError(f"{name} is {kind}, not a regular file; give the path of a video file")
     size = max(0, status.st_size - start)
     ByteLimit.of(limits, fetched=False).check(name, size)
