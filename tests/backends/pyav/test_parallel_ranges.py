@@ -296,10 +296,10 @@ for attempt in range(40):
     except Interrupt:
         interrupted += 1
     signal.setitimer(signal.ITIMER_REAL, 0)
-others = [thread for thread in threading.enumerate() if thread.name == "telecine-decode"]
+# a signal inside Thread.start() leaves threads that never started: they are listed, but not alive
+others = [thread for thread in threading.enumerate() if thread.name == "telecine-decode" and thread.is_alive()]
 for thread in others:  # at most that of the last attempt, about to end
-    if thread.is_alive():  # a signal inside Thread.start() leaves one that never started
-        thread.join(5)
+    thread.join(5)
 print(interrupted, len(others), sum(thread.is_alive() for thread in others))
 assert len(telecine.load(path, indices=wanted, threads=4)) == 5
 """
