@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from telecine.backends.base import Backend, DecodeRequest
@@ -22,15 +23,13 @@ from telecine.metrics import METRICS, RequestSpan
 from telecine.pipeline import IndexAndInfo, RequestHooks, run_request
 from telecine.pool.config import PoolConfig
 from telecine.pool.index_cache import IndexCache, SourceIdentity
-from telecine.pool.memory_budget import Lease, MemoryBudget, estimate_memory
+from telecine.pool.memory_budget import Lease, MemoryBudget, estimate_memory, wait_until
 from telecine.pool.scheduler import Scheduler, Task
 from telecine.request import Request
 from telecine.source.source import Source, video_of_row
 
-__all__ = ["CHECK_SECONDS", "Job", "SharedResources", "backend_label", "convert_error"]
+__all__ = ["Job", "SharedResources", "backend_label", "convert_error"]
 
-CHECK_SECONDS = 0.05
-"""Seconds between two checks of deadlines and of the scheduler."""
 _MAX_COPY_BYTES = 4 << 20
 """Bytes of a fetched source that are held in memory; a larger source is a mapped file."""
 _UNKNOWN_SIZE = 4 << 20
@@ -182,13 +181,8 @@ class Job(RequestHooks):
                 elif task not in scheduler:
                     task.cores_wanted, task.started = 1, True
                     scheduler.add(task)
-            while True:
-                with self._resources.lock:
-                    if not task.cores:
-                        self._resources.cores_granted.wait(CHECK_SECONDS)
-                    if task.cores:
-                        return
-                self.deadline.check("waiting for a core")  # without the lock: it may call the caller's code
+            check = partial(self.deadline.check, "waiting for a core")
+            wait_until(self._resources.cores_granted, lambda: task.cores, check)
 
     def _start_decode(self, max_cores: int | None) -> int:
         with self._resources.lock:

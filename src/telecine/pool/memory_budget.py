@@ -6,14 +6,26 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from telecine.backends.base import Backend, DecodeRequest, MemoryCost
 from telecine.errors import LimitError, OverloadedError
 
-__all__ = ["Lease", "MemoryBudget", "estimate_memory"]
+__all__ = ["Lease", "MemoryBudget", "estimate_memory", "wait_until"]
 
 _POLL_SECONDS = 0.05
-"""Seconds between two checks of a request that waits for memory."""
+"""Seconds between two checks of a request that waits."""
+
+Result = TypeVar("Result")
+
+
+def wait_until(condition: threading.Condition, ready: Callable[[], Result | None], check: Callable[[], None]) -> Result:
+    """Wait for a true result of ``ready`` and return it. An error that ``check`` raises meanwhile ends the wait."""
+    while True:
+        with condition:
+            if result := condition.wait_for(ready, _POLL_SECONDS):
+                return result
+        check()  # without the lock: it may call the caller's code
 
 
 def estimate_memory(request: DecodeRequest, backend: Backend, cores: int, copied: int = 0) -> MemoryCost:
@@ -85,23 +97,22 @@ class MemoryBudget:
             return None if self._queue else self._take(nbytes)
 
     def lease(self, nbytes: int, check: Callable[[], None]) -> Lease:
-        """Wait in the queue for a lease, with a call of ``check`` twenty times a second. If that raises, the wait ends.
+        """Wait in the queue for a lease. ``check`` is called meanwhile and may raise to end the wait.
 
         Raises:
             LimitError: the budget is smaller than that.
             OverloadedError: threads that hang hold too much of the budget.
         """
         ticket = object()
+
+        def take_in_turn() -> Lease | None:
+            self._check_possible(nbytes)
+            return self._take(nbytes) if self._queue[0] is ticket else None
+
         with self.changed:
             self._queue.append(ticket)
         try:
-            while True:
-                with self.changed:
-                    self._check_possible(nbytes)
-                    if self._queue[0] is ticket and (lease := self._take(nbytes)) is not None:
-                        return lease
-                    self.changed.wait(_POLL_SECONDS)
-                check()  # without the lock: it may call the caller's code
+            return wait_until(self.changed, take_in_turn, check)
         finally:
             with self.changed:
                 self._queue.remove(ticket)
@@ -115,13 +126,8 @@ class MemoryBudget:
         return lease
 
     def _check_possible(self, nbytes: int) -> None:
+        demand = f"the request takes {nbytes} bytes of {self.name} at its peak; the pool has {self.capacity}"
         if nbytes > self.capacity:
-            raise LimitError(
-                f"the request takes {nbytes} bytes of {self.name} at its peak; the pool has {self.capacity}. "
-                "Ask for fewer frames, a smaller size or fewer threads, or give the pool more"
-            )
+            raise LimitError(f"{demand}. Ask for fewer frames, a smaller size or fewer threads, or give the pool more")
         if nbytes > self.capacity - self.lost:
-            raise OverloadedError(
-                f"the request takes {nbytes} bytes of {self.name} at its peak; the pool has {self.capacity}, of which "
-                f"threads that hang hold {self.lost}. Try again later"
-            )
+            raise OverloadedError(f"{demand}, of which threads that hang hold {self.lost}. Try again later")

@@ -109,12 +109,17 @@ class Scheduler:
 
     def add(self, task: Task) -> None:
         """Queue a task. ``task.cores`` is set and ``on_grant`` called when it gets cores, perhaps at once."""
-        now = self._clock()
-        self._update_usage(now)
+        now = self._update_usage()
         if task._arrival < 0:
             task._arrival = self._arrivals
             self._arrivals += 1
-        self._add_caller(task.caller)
+        active = {other.caller for other in (*self.waiting, *self.running)}
+        if task.caller not in active:
+            if not active or len(self._used) > _MAX_IDLE_CALLERS:
+                self._used = {name: self._used[name] for name in active}
+            # a caller that was idle is put ahead by two steps of fairness at most
+            least = min((self._used[name] for name in active), default=0.0)
+            self._used[task.caller] = max(self._used.get(task.caller, 0.0), least - 2 * _FAIRNESS_SECONDS)
         task._since = now
         task.cores = 0
         self.waiting.append(task)
@@ -122,7 +127,7 @@ class Scheduler:
 
     def remove(self, task: Task) -> None:
         """Take a task's cores back, or take it out of the queue. A second call does nothing."""
-        self._update_usage(self._clock())
+        self._update_usage()
         if task in self:
             (self.running if task in self.running else self.waiting).remove(task)
             task.cores, task.must_yield = 0, False
@@ -131,15 +136,14 @@ class Scheduler:
     def yield_cores(self, task: Task) -> None:
         """Take a running task's cores back and queue it again."""
         task.cores_wanted = task.cores
-        self._update_usage(self._clock())
+        self._update_usage()
         self.running.remove(task)
         task.must_yield = False
         self.add(task)
 
     def start_decode(self, task: Task, max_cores: int | None = None) -> int:
         """Give a running task its share of the free cores, at most ``max_cores``; return the number that it has now."""
-        now = self._clock()
-        self._update_usage(now)
+        now = self._update_usage()
         if not task.is_decoding:
             task.is_decoding, task._index_seconds = True, task.run_seconds
         max_cores = min(self.cores, _MAX_DECODE_CORES if max_cores is None else max_cores)
@@ -157,8 +161,7 @@ class Scheduler:
 
     def schedule(self) -> None:
         """Grant free cores, and ask tasks to yield that others should preempt. Also called periodically."""
-        now = self._clock()
-        self._update_usage(now)
+        now = self._update_usage()
         self._least_used = min((self._used[task.caller] for task in (*self.waiting, *self.running)), default=0.0)
         while True:
             task, out_of_order = self._next_task(now)
@@ -220,19 +223,12 @@ class Scheduler:
         finish_first = max(_TIME_SLICE, min(task.remaining_seconds(), _FINISH_SECONDS))
         return difference < 0 and running.remaining_seconds() > finish_first
 
-    def _update_usage(self, now: float) -> None:
+    def _update_usage(self) -> float:
+        """Account for the time since the last call, and return the current time."""
+        now = self._clock()
         for task in self.running:
             elapsed = now - task._since
             task.run_seconds += elapsed
             self._used[task.caller] += elapsed * task.cores / self.cores
             task._since = now
-
-    def _add_caller(self, caller: Hashable) -> None:
-        """Start to account for a caller. One that was idle is put ahead by two steps of fairness at most."""
-        active = {task.caller for task in (*self.waiting, *self.running)}
-        if caller in active:
-            return
-        if not active or len(self._used) > _MAX_IDLE_CALLERS:
-            self._used = {name: self._used[name] for name in active}
-        least = min((self._used[name] for name in active), default=0.0)
-        self._used[caller] = max(self._used.get(caller, 0.0), least - 2 * _FAIRNESS_SECONDS)
+        return now

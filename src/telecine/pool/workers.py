@@ -16,10 +16,12 @@ from telecine.errors import Cancelled, OptionsError, OverloadedError, TelecineEr
 from telecine.frames import Frames
 from telecine.metrics import METRICS
 from telecine.pool.config import PoolConfig
-from telecine.pool.job import CHECK_SECONDS, Job, SharedResources
+from telecine.pool.job import Job, SharedResources
 
 __all__ = ["PoolFuture", "PoolStatus", "QueueFullError", "Workers"]
 
+_CHECK_SECONDS = 0.05
+"""Seconds between two checks of deadlines and of the scheduler."""
 _GRACE_SECONDS = 0.5
 """Seconds that a request may take to notice its deadline or its cancellation before its thread is abandoned."""
 _IDLE_SECONDS = 10.0
@@ -160,7 +162,7 @@ class Workers:
         """Block until the queue is not full."""
         with self.lock:
             while len(self.queued) >= self.config.queue and not self.closed:
-                self._job_ended.wait(CHECK_SECONDS)
+                self._job_ended.wait(_CHECK_SECONDS)
 
     def close(self, cancel: bool) -> None:
         """Accept no more jobs, and wait until all have ended and the threads that ran them as well."""
@@ -173,7 +175,7 @@ class Workers:
                 self.cancel(job)
         with self.lock:
             while self.jobs:
-                self._job_ended.wait(CHECK_SECONDS)
+                self._job_ended.wait(_CHECK_SECONDS)
             threads = {*self.threads, *filter(None, [self._watchdog])} - {threading.current_thread()}
             self._work_ready.notify_all()
         for thread in threads:
@@ -345,10 +347,10 @@ class Workers:
                     # in a thread of its own: a callback of the future must not block the watchdog
                     if self._start_thread(end) is None:
                         end()
-                time.sleep(CHECK_SECONDS)
+                time.sleep(_CHECK_SECONDS)
         except BaseException:
             _log.exception("the watchdog of a pool ended; another one starts")
-            time.sleep(CHECK_SECONDS)
+            time.sleep(_CHECK_SECONDS)
             with self.lock:
                 self._watchdog = self._start_thread(self._run_watchdog)
 
