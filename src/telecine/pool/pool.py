@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Any, Literal, SupportsIndex, Unpack, overload
 
 from telecine.deadline import Timeout
@@ -246,9 +245,7 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(cancel=kind is not None)
 
     def gauges(self) -> Mapping[str, float]:
