@@ -31,7 +31,6 @@ class PacketReader:
     """Reads packets of an indexed video by their ordinals. Not thread-safe unless the index kept the packets."""
 
     demuxer: Demuxer
-    """Demuxer of the same source, at any position."""
     index: PacketIndex
 
     def read(self, ordinals: npt.NDArray[np.int64]) -> Iterator[tuple[int, Packet[Any]]]:

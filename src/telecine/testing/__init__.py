@@ -35,11 +35,9 @@ class Outcome:
     """The result of a case."""
 
     case: str
-    """Name of the case."""
     verdict: str
     """"same" as ``pyav``, "differs" as the backend declares, "refused" with a reason, or "fails"."""
     detail: str = ""
-    """Reason for any other verdict than "same"."""
     max_difference: int | None = None
     """Largest difference of a pixel from ``pyav``; None if no pixels were compared."""
 

@@ -25,7 +25,7 @@ _FRAME_TICKS = 512
 
 @dataclass(frozen=True, eq=False)
 class Clip:
-    """A video and the facts known about it."""
+    """A video and the facts known about it: displayed size in pixels, times and contents of its frames."""
 
     data: bytes = field(repr=False)
     numbers: tuple[int, ...]
@@ -33,9 +33,7 @@ class Clip:
     times: tuple[float, ...]
     """Time of each frame, seconds after the first one."""
     width: int = _WIDTH
-    """Displayed width, pixels."""
     height: int = _HEIGHT
-    """Displayed height, pixels."""
     lost: frozenset[int] = frozenset()
     """Indices of the frames that are damaged or refer to damaged ones."""
     colour: tuple[int, int, int] | None = None

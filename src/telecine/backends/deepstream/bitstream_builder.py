@@ -52,10 +52,8 @@ class InputFile:
     """A Matroska file in memory for one call of the library, and the pictures to expect."""
 
     ranges: tuple[DecodeRange, ...]
-    """The ranges that it consists of."""
     data: bytes = field(repr=False)
     num_pictures: int
-    """Pictures that a decoder returns for it."""
     num_optional: int
     """The number of pictures at its start that a decoder either returns or leaves out, all of them."""
     targets: Mapping[int, tuple[int, ...]]

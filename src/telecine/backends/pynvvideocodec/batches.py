@@ -61,30 +61,25 @@ class ParserCheck:
 
 
 class PacketBatch(NamedTuple):
-    """Packets that are prepared together, under the same parameter sets."""
+    """Packets prepared together, up to position ``stop`` of the decode pass; all have the same sequence headers."""
 
     packets: list[tuple[int, int, int, bytes]]
     """(position in the decode pass, ordinal, pts, data for the parser)."""
     stop: int
-    """The position in the decode pass after them."""
     sequence_headers: tuple[bytes, ...]
-    """The sequence headers that apply to them."""
     check: ParserCheck
-    """The check of output order, with all packets for this decoder session so far."""
 
 
 @dataclass
 class PassState:
-    """The packets of a decode pass, and what became of them."""
+    """The packets of a decode pass: the ordinals fed up to ``position``, and those whose frame came out so far."""
 
     ordinals: npt.NDArray[np.int64]
     pts: Mapping[int, int]
     """By ordinal: the position of the packet's frame in display order."""
     targets: Mapping[int, tuple[int, ...]]
     position: int = 0
-    """Position of the packet that is fed."""
     decoded: set[int] = field(default_factory=set)
-    """Ordinals of the packets whose frame came out."""
     damaged: set[int] = field(default_factory=set)
     """Ordinals of packets that are corrupt, or follow a gap."""
     ambiguous: set[int] = field(default_factory=set)

@@ -73,11 +73,6 @@ def size_notes(sizes: Collection[tuple[int, int]]) -> tuple[str, ...]:
 class HostOutput:
     """Frames in host memory, of the order ``[N, 3, H, W]`` if planar. Not thread-safe; see :meth:`share`."""
 
-    data: npt.NDArray[np.uint8]
-    """``uint8 [N, H, W, 3]`` RGB."""
-    kept: npt.NDArray[np.bool_]
-    """``bool [N]`` True for the rows that hold their frame."""
-
     def __init__(
         self, request: DecodeRequest, memory: npt.NDArray[np.uint8] | None = None, planar: bool = False
     ) -> None:

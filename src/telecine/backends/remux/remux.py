@@ -49,9 +49,7 @@ class RemuxedFile:
     """A container file in memory that holds the packets of some decode ranges."""
 
     ranges: tuple[DecodeRange, ...]
-    """The decode ranges."""
     data: memoryview = field(repr=False)
-    """The file."""
     positions: Mapping[int, int]
     """Display position of each packet by its ordinal: whole numbers from 0, without gaps."""
     targets: Mapping[int, tuple[int, ...]]
