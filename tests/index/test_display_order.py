@@ -15,6 +15,7 @@ from telecine.deadline import Deadline
 from telecine.index import display_order
 from telecine.index.display_order import PacketTimes, display_positions, order_conflicts, output_positions
 from telecine.index.packet_index import read_index
+from telecine.index.packet_scan import PacketScan
 from telecine.limits import Limits
 from telecine.source.source import open_source
 
@@ -64,9 +65,8 @@ def test_two_threads_check_the_timestamps_of_two_videos_at_the_same_time(monkeyp
     """A lock around the check would also block the child of a fork for ever, if another thread held it."""
     both = threading.Barrier(2)
     monkeypatch.setattr(display_order, "are_usable_timestamps", lambda pts: both.wait(20) >= 0)
-    empty = np.empty(0, np.int64)
-    make = lambda _: PacketTimes(empty, empty, empty > 0, empty, empty, empty > 0, False, None)  # noqa: E731
+    scan = PacketScan("h264", b"", keep=False)
     with concurrent.futures.ThreadPoolExecutor(2) as threads:
-        videos = list(threads.map(make, range(2)))
+        videos = list(threads.map(lambda _: PacketTimes(scan, "mov", with_order=False), range(2)))
     assert [video.has_plausible_pts for video in videos] == [True, True]
     assert videos[0].has_plausible_pts  # known: the check is not made again

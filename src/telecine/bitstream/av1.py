@@ -7,6 +7,7 @@ reference slots. So a frame with refresh_frame_flags of 0 is disposable.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
@@ -92,10 +93,9 @@ class Av1Scanner(Scanner):
                 self._read_sequence_header(data[obu.payload : obu.end])
 
     def _read_sequence_header(self, payload: bytes) -> None:
-        try:
+        self._sequence = None
+        with suppress(InvalidHeader):
             self._sequence = _Sequence(BitReader(payload))
-        except InvalidHeader:
-            self._sequence = None
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
         frames: list[CodedFrame] = []
@@ -143,17 +143,11 @@ def _parse_frame(bits: BitReader, sequence: _Sequence | None, extension: int) ->
     if not (kind in (_KEY_FRAME, _INTRA_ONLY) or error_resilient):
         bits.skip(3)  # primary_ref_frame
     if sequence.decoder_model_info and bits.flag():
-        _skip_removal_times(bits, sequence, extension)
+        temporal, spatial = extension >> 5, (extension >> 3) & 3
+        for idc, has_model in sequence.operating_points:
+            if has_model and (idc == 0 or ((idc >> temporal) & 1 and (idc >> (spatial + 8)) & 1)):
+                bits.skip(sequence.buffer_removal_bits)  # buffer_removal_time of a point that the frame belongs to
     return CodedFrame(shown, refreshes_references=kind == _SWITCH_FRAME or bits.u(8) != 0)
-
-
-def _skip_removal_times(bits: BitReader, sequence: _Sequence, extension: int) -> None:
-    """Skip buffer_removal_time of the operating points that the frame belongs to (5.9.2)."""
-    temporal, spatial = extension >> 5, (extension >> 3) & 3
-    for idc, has_model in sequence.operating_points:
-        applies = idc == 0 or ((idc >> temporal) & 1 and (idc >> (spatial + 8)) & 1)
-        if has_model and applies:
-            bits.skip(sequence.buffer_removal_bits)
 
 
 class _Obu(NamedTuple):

@@ -76,8 +76,7 @@ class SliceHeader:
         if sps is None:
             raise InvalidHeader("the slice's parameter sets are missing")
         self.sps = sps
-        if sps.separate_colour_planes:
-            bits.skip(2)
+        bits.skip(2 * sps.separate_colour_planes)
         self.frame_num = bits.u(sps.frame_num_bits)
         self.is_field = not sps.frame_mbs_only and bits.flag()
         self.is_bottom = self.is_field and bits.flag()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.nal import NalScanner, ParameterSetKey, unescape, unwrap_poc
 from telecine.bitstream.scanner import Leading, PacketInfo, RandomAccess
@@ -17,11 +15,6 @@ _RANDOM_ACCESS = dict.fromkeys((16, 17, 18, _CRA), RandomAccess.OPEN) | dict.fro
 _LAST_VCL, _VPS, _SPS, _PPS, _END_OF_SEQUENCE, _END_OF_BITSTREAM = 31, 32, 33, 34, 36, 37
 
 
-class _Pps(NamedTuple):
-    output_flag_present: bool
-    extra_slice_header_bits: int
-
-
 class HevcScanner(NalScanner):
     """Scans HEVC, length-prefixed or Annex B."""
 
@@ -30,7 +23,8 @@ class HevcScanner(NalScanner):
     def __init__(self, extradata: bytes) -> None:
         self._poc_lsb_bits = 0
         self._separate_colour_planes = False
-        self._pps: dict[int, _Pps] = {}
+        self._pps: dict[int, tuple[bool, int]] = {}
+        """output_flag_present_flag and num_extra_slice_header_bits of picture parameter sets."""
         self._single_slice_infos: dict[tuple[int, int, Leading], PacketInfo] = {}
         self._starts_sequence = True
         """True if the next picture is the first of a coded video sequence, whatever its type."""
@@ -49,8 +43,11 @@ class HevcScanner(NalScanner):
                 number, self._separate_colour_planes, self._poc_lsb_bits = _parse_sps(unit)
                 return kind, number
             if kind == _PPS:
-                number, pps = _parse_pps(unit)
-                self._pps[number] = pps
+                bits = BitReader(unescape(unit), start=16)
+                number = bits.ue()
+                bits.ue()  # pps_seq_parameter_set_id
+                bits.skip(1)  # dependent_slice_segments_enabled_flag
+                self._pps[number] = bits.flag(), bits.u(3)
                 return kind, number
         except InvalidHeader:
             pass  # only display order depends on it, which is needed only if times are missing
@@ -141,12 +138,11 @@ class HevcScanner(NalScanner):
             pps = self._pps.get(bits.ue())
             if pps is None or not self._poc_lsb_bits:
                 return None
-            bits.skip(pps.extra_slice_header_bits)
+            output_flag_present, extra_slice_header_bits = pps
+            bits.skip(extra_slice_header_bits)
             bits.ue()  # slice_type
-            if pps.output_flag_present:
-                bits.skip(1)
-            if self._separate_colour_planes:
-                bits.skip(2)
+            bits.skip(output_flag_present)
+            bits.skip(2 * self._separate_colour_planes)
             return bits.u(self._poc_lsb_bits)
         except InvalidHeader:
             return None
@@ -184,7 +180,11 @@ def _parse_sps(nal: bytes) -> tuple[int, bool, int]:
     bits.skip(4)
     sub_layers = bits.u(3)
     bits.skip(1)
-    _skip_profile_tier_level(bits, sub_layers)
+    bits.skip(96)  # profile_tier_level(1, sub_layers), 7.3.3
+    present = [(bits.flag(), bits.flag()) for _ in range(sub_layers)]
+    bits.skip(2 * (8 - sub_layers) if sub_layers else 0)
+    for profile, level in present:
+        bits.skip(88 * profile + 8 * level)
     number = bits.ue()
     separate = bits.ue() == 3 and bits.flag()
     bits.ue()  # pic_width_in_luma_samples
@@ -195,22 +195,3 @@ def _parse_sps(nal: bytes) -> tuple[int, bool, int]:
     if lsb_bits > 16:  # 7.4.3.2.1
         raise InvalidHeader("slice_pic_order_cnt_lsb of more than 16 bits")
     return number, separate, lsb_bits
-
-
-def _skip_profile_tier_level(bits: BitReader, sub_layers: int) -> None:
-    """Skip profile_tier_level(1, sub_layers), 7.3.3."""
-    bits.skip(96)
-    present = [(bits.flag(), bits.flag()) for _ in range(sub_layers)]
-    if sub_layers:
-        bits.skip(2 * (8 - sub_layers))
-    for profile, level in present:
-        bits.skip(88 * profile + 8 * level)
-
-
-def _parse_pps(nal: bytes) -> tuple[int, _Pps]:
-    """Return the id and the beginning of a picture parameter set, 7.3.2.3.1."""
-    bits = BitReader(unescape(nal), start=16)
-    number = bits.ue()
-    bits.ue()  # pps_seq_parameter_set_id
-    bits.skip(1)  # dependent_slice_segments_enabled_flag
-    return number, _Pps(bits.flag(), bits.u(3))

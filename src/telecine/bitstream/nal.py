@@ -155,14 +155,8 @@ def extradata_units(codec: str, extradata: bytes) -> list[bytes]:
 def prepend_parameter_sets(codec: str, extradata: bytes, new_extradata: bytes, packet: bytes) -> bytes | None:
     """Return a packet with the parameter sets of new extradata prepended, for decoders that accept extradata only once.
 
-    Args:
-        codec: FFmpeg's name of it.
-        extradata: that of the file, which says how its packets are framed.
-        new_extradata: that which the container attached to this packet.
-        packet: its bytes.
-
-    Returns:
-        None if they do not fit together: another codec, Annex B, or lengths of another size.
+    ``extradata`` of the file says how its packets are framed; ``new_extradata`` was attached to this packet. Returns
+    None if they do not fit together: another codec, Annex B, or lengths of another size.
     """
     if codec not in PARAMETER_SET_TYPES:
         return None

@@ -140,13 +140,21 @@ class Demuxer:
             if isinstance(error, UnicodeDecodeError) and not more:
                 # metadata in an old encoding; PyAV 19 does not fail on it, and no longer has the option
                 return self._open_with(options, metadata_errors="replace")
-            raise _refusal(self._source, error) from None
+            # FFmpeg's log has more details, but it quotes the input
+            detail = getattr(error, "strerror", None) or type(error).__name__
+            reason = f"not a video file that telecine reads, or damaged at its start ({detail})"
+            if bytes(self._source.data[4:8]) == b"ftyp" and not has_moov_box(self._source.data):
+                reason = "incomplete MP4 file: its index (moov) is missing, so the end was cut off"
+            raise SourceError(f"{self.name}: {reason}") from None
         self.check_reading()
         return container
 
     def _choose(self, container: InputContainer) -> VideoStream:
         """Return the stream that a player would show: FFmpeg's best video stream that is not a still picture."""
-        videos = [stream for stream in container.streams.video if not _is_still(stream)]
+        from av.stream import Disposition
+
+        still = sum(int(getattr(Disposition, name)) for name in _STILL_DISPOSITIONS)
+        videos = [stream for stream in container.streams.video if not int(stream.disposition) & still]
         if not videos:
             streams = [f"{stream.type} {_codec_name(stream)}" for stream in container.streams]
             raise NoVideoError(f"{self.name}: no video stream (streams: {', '.join(streams) or 'none'})")
@@ -221,20 +229,6 @@ class Demuxer:
         self.close()
 
 
-def _is_still(stream: VideoStream) -> bool:
-    from av.stream import Disposition
-
-    return any(int(stream.disposition) & int(getattr(Disposition, name)) for name in _STILL_DISPOSITIONS)
-
-
 def _codec_name(stream: Any) -> str:
     context = getattr(stream, "codec_context", None)
     return str(context.name) if context is not None else "of an unknown codec"
-
-
-def _refusal(source: Source, error: Exception) -> SourceError:
-    # FFmpeg's log has more details, but it quotes the input
-    detail = getattr(error, "strerror", None) or type(error).__name__
-    if bytes(source.data[4:8]) == b"ftyp" and not has_moov_box(source.data):
-        return SourceError(f"{source.name}: incomplete MP4 file: its index (moov) is missing, so the end was cut off")
-    return SourceError(f"{source.name}: not a video file that telecine reads, or damaged at its start ({detail})")

@@ -6,14 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "MPEG_CLOCK_TICKS",
-    "NO_TIME",
-    "are_usable_timestamps",
-    "has_variable_rate",
-    "rebuild_timestamps",
-    "respects_random_access",
-    "unwrap_timestamps",
-]
+    "MPEG_CLOCK_TICKS", "NO_TIME", "are_usable_timestamps", "has_variable_rate", "rebuild_timestamps",
+    "respects_random_access", "unwrap_timestamps",
+]  # fmt: skip
 
 NO_TIME = -(1 << 63)
 """A time that the container does not give: FFmpeg's AV_NOPTS_VALUE."""

@@ -3,60 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from telecine.bitstream import Leading, RandomAccess
-from telecine.container.timestamps import NO_TIME, are_usable_timestamps, rebuild_timestamps, respects_random_access
+from telecine.bitstream import REORDERING_CODECS, Leading, RandomAccess
+from telecine.container.timestamps import (
+    NO_TIME,
+    are_usable_timestamps,
+    rebuild_timestamps,
+    respects_random_access,
+    unwrap_timestamps,
+)
+from telecine.index.packet_scan import PacketScan
 
 __all__ = ["PacketTimes", "display_positions", "display_times", "order_conflicts", "output_positions"]
 
 # Enum members are compared with arrays as int(): NumPy reads attributes of other objects, and drops an exception that a
 # signal handler raises there.
+_MPEG_SYSTEMS = frozenset({"mpegts", "mpeg"})
+"""FFmpeg's names of the containers with 33-bit timestamps."""
 _Ticks = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
 
 
-@dataclass(eq=False)
 class PacketTimes:
-    """Times and output order of all packets of a video, in decode order, as container and bitstream give them."""
+    """Times and output order of all packets of a video, in decode order, as container and bitstream give them.
 
-    pts: _Ticks
-    """``int64 [P]`` presentation times; :data:`telecine.container.timestamps.NO_TIME` if missing."""
-    dts: _Ticks
-    """``int64 [P]`` decoding times; NO_TIME if missing."""
-    shown: _Flags
-    """``bool [P]`` True if the packet's frame is displayed. Times of other packets may be anything."""
-    random_access: npt.NDArray[np.uint8]
-    """``uint8 [P]`` :class:`telecine.bitstream.RandomAccess`."""
-    leading: npt.NDArray[np.int8]
-    """``int8 [P]`` :class:`telecine.bitstream.Leading`."""
-    unreferenced: _Flags
-    """``bool [P]`` True if the bitstream says that no picture of the same layer refers to it."""
-    pts_belong_to_others: bool
-    """True if packets carry the times of other pictures than their own (packed B-frames)."""
-    output_positions: _Ticks | None
-    """``int64 [S]`` position of each shown packet in the bitstream's output order; None if not read or not known."""
+    ``with_order`` as of :func:`telecine.index.packet_scan.scan_packets`.
+    """
 
-    def __post_init__(self) -> None:
-        pts, positions = self.pts[self.shown], self.output_positions
-        self.has_plausible_pts = are_usable_timestamps(pts) and respects_random_access(
-            self.pts,
-            self.shown,
-            self.random_access == int(RandomAccess.OPEN),
-            self.random_access == int(RandomAccess.CLOSED),
-        )
-        """True if pts are complete, distinct, and consistent with the random access points."""
+    def __init__(self, scan: PacketScan, container: str, with_order: bool) -> None:
+        self.pts: _Ticks = np.array(scan.pts)
+        self.dts: _Ticks = np.array(scan.dts)
+        if container in _MPEG_SYSTEMS:
+            self.pts, self.dts = unwrap_timestamps(self.pts, self.dts)
+        self.shown = scan.fact("shown", np.bool_) & ~np.frombuffer(bytes(scan.discard), np.bool_)
+        """``bool [P]`` True if the packet's frame is displayed. Times of other packets may be anything."""
+        self.leading = scan.fact("leading", np.int8)
+        self.output_positions: _Ticks | None = None
+        """``int64 [S]`` position of each shown packet in the bitstream's output order; None if not known."""
+        if scan.codec not in REORDERING_CODECS:
+            self.output_positions = np.arange(np.count_nonzero(self.shown))
+        elif with_order:
+            self.output_positions = output_positions([scan.facts[i].display_order for i in np.flatnonzero(self.shown)])
+        # packets with packed B-frames carry the times of other pictures
+        has_others_pts = any(facts.has_packed_b_frame for facts in scan.facts)
+        steps, positions = np.diff(self.pts[self.shown]), self.output_positions
         # pts that rise monotonically in decode order although the stream has B-pictures are probably dts
-        may_be_dts = len(pts) > 1 and bool((np.diff(pts) > 0).all()) and bool(self.unreferenced.any())
+        may_be_dts = len(steps) > 0 and bool((steps > 0).all()) and any(facts.disposable for facts in scan.facts)
         is_reordered = positions is not None and bool((np.diff(positions) < 0).any())
-        self.has_wrong_pts = self.pts_belong_to_others or (may_be_dts and is_reordered)
+        self.has_wrong_pts = has_others_pts or (may_be_dts and is_reordered)
         """True if the bitstream shows that pts belong to other pictures, or are dts."""
-        trusted = self.has_plausible_pts and not self.pts_belong_to_others and not may_be_dts
+        self.set_random_access(scan.fact("random_access", np.uint8))
+        trusted = self.has_plausible_pts and not has_others_pts and not may_be_dts
         self.are_sufficient = positions is not None or trusted
         """True if display times can be derived without reading the output order from the bitstream."""
+
+    def set_random_access(self, random_access: npt.NDArray[np.uint8]) -> None:
+        """Set the random access points, and check pts with them."""
+        self.random_access = random_access
+        self.has_plausible_pts = are_usable_timestamps(self.pts[self.shown]) and respects_random_access(
+            self.pts, self.shown, random_access == int(RandomAccess.OPEN), random_access == int(RandomAccess.CLOSED)
+        )
+        """True if pts are complete, distinct, and consistent with the random access points."""
 
 
 def display_times(packets: PacketTimes, step: int) -> tuple[_Ticks, _Flags, bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -134,13 +134,13 @@ def read_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIn
     scan = scan_packets(demuxer, demuxer.packets(), limits, deadline, with_order=False)
     if not scan.facts:
         raise NoVideoError(f"{demuxer.name}: the video stream has no packets{scan.reason}")
-    times = scan.times(demuxer.format, with_order=False)
+    times = PacketTimes(scan, demuxer.format, with_order=False)
     if not times.are_sufficient:
         packets = scan.packets
         if packets is None:
             demuxer.rewind()
         scan = scan_packets(demuxer, demuxer.packets() if packets is None else packets, limits, deadline, True)
-        times = scan.times(demuxer.format, with_order=True)
+        times = PacketTimes(scan, demuxer.format, with_order=True)
     return _build_index(demuxer, scan, times, limits)
 
 
@@ -153,7 +153,7 @@ def _build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits:
         # start where the container says, and let the decoder mark damaged frames
         access = access.copy()
         access[int(np.argmax(key)) if key.any() else 0] = int(RandomAccess.OPEN)
-        times = replace(times, random_access=access)
+        times.set_random_access(access)
     step = _nominal_step(demuxer, duration, time_base)
     ticks, leading, are_synthetic = display_times(times, step)
     first = int(np.argmax(access > 0))

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from telecine.bitstream import (
     CONTAINER_DISPOSABLE_CODECS,
-    REORDERING_CODECS,
     Leading,
     PacketInfo,
     PictureFormat,
@@ -20,10 +19,9 @@ from telecine.bitstream import (
     scanner_for,
 )
 from telecine.container.demuxer import Demuxer
-from telecine.container.timestamps import NO_TIME, unwrap_timestamps
+from telecine.container.timestamps import NO_TIME
 from telecine.deadline import Deadline
 from telecine.errors import LimitError
-from telecine.index.display_order import PacketTimes, output_positions
 from telecine.index.scan_lock import SCAN_LOCK
 from telecine.limits import Limits
 
@@ -37,8 +35,6 @@ _MAX_KEPT_BYTES = 32 << 20
 """Packets are kept for the decode if all of them fit in this; a longer video is read a second time instead."""
 PACKET_BYTES = 1024
 """Memory of a kept packet besides its data."""
-_MPEG_SYSTEMS = frozenset({"mpegts", "mpeg"})
-"""FFmpeg's names of the containers with 33-bit timestamps."""
 
 # Facts of packets without a scanner; two shared objects, since there may be very many packets.
 # In codecs with references the container's key frame flag proves nothing: only the first packet is independent.
@@ -107,28 +103,6 @@ class PacketScan:
     def fact(self, name: str, dtype: type[_Scalar]) -> npt.NDArray[_Scalar]:
         """Return a header fact of all packets."""
         return np.fromiter(map(attrgetter(name), self.facts), dtype, len(self.facts))
-
-    def times(self, container: str, with_order: bool) -> PacketTimes:
-        """Return times and output order of all packets in a container format; ``with_order`` as of the scanner."""
-        pts, dts = np.array(self.pts), np.array(self.dts)
-        if container in _MPEG_SYSTEMS:
-            pts, dts = unwrap_timestamps(pts, dts)
-        shown = self.fact("shown", np.bool_) & ~np.frombuffer(bytes(self.discard), np.bool_)
-        positions: npt.NDArray[np.int64] | None = None
-        if self.codec not in REORDERING_CODECS:
-            positions = np.arange(np.count_nonzero(shown))
-        elif with_order:
-            positions = output_positions([self.facts[packet].display_order for packet in np.flatnonzero(shown)])
-        return PacketTimes(
-            pts=pts,
-            dts=dts,
-            shown=shown,
-            random_access=self.fact("random_access", np.uint8),
-            leading=self.fact("leading", np.int8),
-            unreferenced=self.fact("disposable", np.bool_),
-            pts_belong_to_others=any(facts.has_packed_b_frame for facts in self.facts),
-            output_positions=positions,
-        )
 
 
 def scan_packets(
