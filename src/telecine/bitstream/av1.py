@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from telecine.bitstream import CodedFrame, Leading, PacketInfo, Scanner, frames_info
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.nal import MAX_NAL_UNITS
-from telecine.bitstream.scanner import CodedFrame, Leading, PacketInfo, Scanner, frames_info
 
 __all__ = ["Av1Scanner", "config_obus", "sequence_header_obu", "split_obus"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from telecine.bitstream import PacketInfo, PictureFormat, RandomAccess
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.h273 import FULL_RANGE, LIMITED_RANGE, RGB_MATRIX, UNSPECIFIED, UNSPECIFIED_RANGE
 from telecine.bitstream.nal import NalScanner, ParameterSetKey, unescape, unwrap_poc
-from telecine.bitstream.scanner import PacketInfo, PictureFormat, RandomAccess
 
 __all__ = ["FrameNumGapDetector", "H264Scanner", "SliceHeader", "can_contain_fields"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from telecine.bitstream import Leading, PacketInfo, RandomAccess
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.nal import NalScanner, ParameterSetKey, unescape, unwrap_poc
-from telecine.bitstream.scanner import Leading, PacketInfo, RandomAccess
 
 __all__ = ["HevcScanner", "can_contain_fields", "is_progressive"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
+from telecine.bitstream import Leading, PacketInfo, RandomAccess, Scanner
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
-from telecine.bitstream.scanner import Leading, PacketInfo, RandomAccess, Scanner
 
 __all__ = ["LegacyScanner"]
 

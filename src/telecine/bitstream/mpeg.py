@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
+from telecine.bitstream import Leading, PacketInfo, RandomAccess, Scanner
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
-from telecine.bitstream.scanner import Leading, PacketInfo, RandomAccess, Scanner
 
 __all__ = ["Mpeg2Scanner", "Mpeg4Scanner", "Vc1Scanner", "can_contain_fields"]
 
@@ -81,9 +81,7 @@ class Mpeg4Scanner(_PictureTypeScanner):
         """Read the first VideoObjectLayer() in ``data``; its start code is 0x20 to 0x2f."""
         if found := re.search(rb"\x00\x00\x01[\x20-\x2f]", data):
             with suppress(InvalidHeader):
-                bits = BitReader(data[found.end() : found.end() + 92])
-                self._time_bits = _vop_time_bits(bits)
-                self._interlaced = _vol_interlaced(bits, self._time_bits)
+                self._time_bits, self._interlaced = _parse_vol(BitReader(data[found.end() : found.end() + 92]))
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
         data = bytes(packet)
@@ -130,8 +128,8 @@ def _vop_type(data: bytes, at: int) -> str:
     return {0: _INTRA, 2: _BIDIRECTIONAL}.get(data[at + 4] >> 6, _PREDICTED)
 
 
-def _vop_time_bits(bits: BitReader) -> int:
-    """Read VideoObjectLayer(), 6.2.3, and return the bits of vop_time_increment."""
+def _parse_vol(bits: BitReader) -> tuple[int, bool]:
+    """Read VideoObjectLayer(), 6.2.3, and return the bits of vop_time_increment and interlaced (True if cut off)."""
     bits.skip(1 + 8)  # random_accessible_vol, video_object_type_indication
     version = 1
     if bits.flag():
@@ -147,19 +145,15 @@ def _vop_time_bits(bits: BitReader) -> int:
     if shape == 3 and version != 1:
         bits.skip(4)
     bits.skip(1)
-    return max(1, (bits.u(16) - 1).bit_length())
-
-
-def _vol_interlaced(bits: BitReader, time_bits: int) -> bool:
-    """Read interlaced after vop_time_increment_resolution of a rectangular VideoObjectLayer(), 6.2.3."""
-    try:
+    time_bits = max(1, (bits.u(16) - 1).bit_length())
+    try:  # the rest of a rectangular layer
         bits.skip(1)
         if bits.flag():  # fixed_vop_rate
             bits.skip(time_bits)
         bits.skip(1 + 13 + 1 + 13 + 1)
-        return bits.flag()
+        return time_bits, bits.flag()
     except InvalidHeader:
-        return True
+        return time_bits, True
 
 
 class Vc1Scanner(_PictureTypeScanner):

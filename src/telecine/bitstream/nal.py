@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import ClassVar
 
-from telecine.bitstream.scanner import Scanner
+from telecine.bitstream import Scanner
 
 __all__ = [
     "MAX_NAL_UNITS", "PARAMETER_SET_TYPES", "SPS_TYPE", "START_CODE", "NalScanner", "NalSplitter", "ParameterSetKey",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from telecine.bitstream import CodedFrame, Leading, PacketInfo, PictureFormat, Scanner, frames_info
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.h273 import FULL_RANGE, LIMITED_RANGE, RGB_MATRIX, UNSPECIFIED, matrix_code
-from telecine.bitstream.scanner import CodedFrame, Leading, PacketInfo, PictureFormat, Scanner, frames_info
 
 __all__ = ["Vp8Scanner", "Vp9Scanner"]
 
