@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from telecine.bitstream.av1 import config_obus, sequence_header_obu
 from telecine.bitstream.nal import (
     SPS_TYPE,
@@ -40,20 +38,16 @@ class AnnexBConverter:
         self._is_new = True
         self._length_size = 0
         self._headers = b""
-        found: list[bytes] = []
         if self._codec in SPS_TYPE:
             self._length_size = nal_length_size(self._codec, extradata)
-            units = extradata_units(self._codec, extradata)
-            self._headers = join_annex_b(units) if self._length_size else extradata
-            found = self._parameter_sets(units)
+            self._headers = join_annex_b(extradata_units(self._codec, extradata)) if self._length_size else extradata
         elif self._codec == "vc1":
             # in ASF and Matroska there may be bytes before the sequence header
             self._headers = extradata[max(0, extradata.find(b"\0\0\1")) :]
-            found = [_vc1_sequence_header(self._headers) or self._headers]
         elif self._codec == "av1":
             self._headers = config_obus(extradata)
-            found = [sequence_header_obu(self._headers)]
-        self._extradata_headers = tuple(found)
+        found = _sequence_headers(self._codec, self._headers)
+        self._extradata_headers = found or ((self._headers,) if self._codec == "vc1" else ())
 
     def convert(self, packet: bytes | memoryview, prepend_extradata: bool, is_random_access: bool) -> bytes | None:
         """Return the bytes of a packet; None if it is empty, or so damaged that no decoder takes all of it.
@@ -64,36 +58,31 @@ class AnnexBConverter:
             is_random_access: True if decoding can start here. No other packet brings new headers.
         """
         data = bytes(packet)
-        own: list[bytes] = []
-        may_have_headers = prepend_extradata or is_random_access
-        if self._codec in SPS_TYPE:
-            units: Iterable[bytes] | None
-            if self._length_size and not (self._length_size == 4 and data[:4] == START_CODE):
-                units = split_length_prefixed(data, self._length_size)
-                if units is None:
-                    return None
-                data = join_annex_b(units)
-            else:
-                units = split_annex_b(data)
-            own = self._parameter_sets(units) if may_have_headers else []
-        elif self._codec == "vc1":
-            own = [header] if may_have_headers and (header := _vc1_sequence_header(data)) else []
-            if data[:3] != b"\0\0\1":
-                data = _VC1_FRAME + data
-        elif self._codec == "av1":
-            own = [header] if may_have_headers and (header := sequence_header_obu(data)) else []
+        if self._length_size and not (self._length_size == 4 and data[:4] == START_CODE):
+            units = split_length_prefixed(data, self._length_size)
+            if units is None:
+                return None
+            data = join_annex_b(units)
+        elif self._codec == "vc1" and data[:3] != b"\0\0\1":
+            data = _VC1_FRAME + data
+        own = _sequence_headers(self._codec, data) if prepend_extradata or is_random_access else ()
         headers = b""
         if prepend_extradata or self._is_new:
             headers, self.sequence_headers, self._is_new = self._headers, self._extradata_headers, False
         if own:
-            self.sequence_headers = tuple(own)
+            self.sequence_headers = own
             if self._codec not in SPS_TYPE:  # parameter sets may be repeated, sequence headers must not
                 headers = b""
         return headers + data if data else None
 
-    def _parameter_sets(self, units: Iterable[bytes]) -> list[bytes]:
-        """Return the different sequence parameter sets among NAL units, sorted."""
-        return sorted({unit for unit in units if unit and nal_type(self._codec, unit) == SPS_TYPE[self._codec]})
+
+def _sequence_headers(codec: str, data: bytes) -> tuple[bytes, ...]:
+    """Return the different sequence headers in a converted packet or in headers, sorted."""
+    if codec in SPS_TYPE:
+        units = split_annex_b(data)
+        return tuple(sorted({unit for unit in units if unit and nal_type(codec, unit) == SPS_TYPE[codec]}))
+    header = _vc1_sequence_header(data) if codec == "vc1" else sequence_header_obu(data) if codec == "av1" else b""
+    return (header,) if header else ()
 
 
 def _vc1_sequence_header(data: bytes) -> bytes:
