@@ -50,7 +50,7 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("name", ["docs/architecture.md", "CONTRIBUTING.md"])
 def test_modules_that_a_page_names_are_in_the_package(name: str) -> None:
-    """Also without a folder, as ``auto.py`` or ``bitstream/scanner.py``."""
+    """Also without a folder, as ``auto.py`` or ``bitstream/nal.py``."""
     package = [f"/{path.relative_to(ROOT)}" for path in (ROOT / "src").rglob("*.py")]
     named = re.findall(r"`((?!tests|docs|bench)[\w/]+\.py)`", (ROOT / name).read_text())
     named = [module for module in named if not PLACEHOLDER.search(module)]
