@@ -104,7 +104,7 @@ def test_impossible_fit_is_refused(arguments: dict[str, int]) -> None:
     ],
 )
 def test_fit_size_accepts_every_form_of_size(size: object, expected: tuple[int, int]) -> None:
-    """Nothing, the short side, both sides, or a rule; sizes too large for a float are for the limits to refuse."""
+    """``size`` may be None, the short side, both sides, or a rule; sizes beyond a float are left to the limits."""
     assert fit_size(size, 480, 640) == expected  # type: ignore[arg-type]
 
 

@@ -100,7 +100,7 @@ class DecodeRequest:
     deadline: Deadline
     """Raises when the request has timed out or was cancelled."""
     device: str
-    """Where to put the frames: "cpu", "cuda" or "cuda:N"."""
+    """Device of the returned frames: "cpu", "cuda" or "cuda:N"."""
     options: Mapping[str, Any]
     """Options of the backend: complete and checked if it declares them, else as the caller gave them."""
     max_pixels: int = Limits.max_pixels
