@@ -9,6 +9,7 @@ import base64
 import json
 import random
 import re
+import shlex
 import struct
 import time
 from collections.abc import Callable
@@ -42,7 +43,7 @@ def make(tmp_path: Path) -> Make:
     """Return a function that makes a file with ffmpeg."""
 
     def make(name: str, arguments: str) -> Path:
-        ffmpeg([*arguments.split(), str(tmp_path / name)])
+        ffmpeg([*shlex.split(arguments), str(tmp_path / name)])
         return tmp_path / name
 
     return make
@@ -283,7 +284,7 @@ def test_no_rate_is_made_of_the_ticks_of_the_clock(clip: Clip) -> None:
 @pytest.mark.parametrize("name", ["ntsc.mp4", "film.mp4"])
 def test_thousands_over_1001_are_a_constant_rate(make: Make, name: str, kind: str) -> None:
     """Whole milliseconds jitter around it; that is rounding, not a variable rate."""
-    info = telecine.probe(make(f"clip.{kind}", f"-i {CLIPS[name].path()} -c copy"))
+    info = telecine.probe(make(f"clip.{kind}", f"-i {shlex.quote(str(CLIPS[name].path()))} -c copy"))
     assert not info.variable_frame_rate
     assert CLIPS[name].fps is not None
     assert info.average_fps == pytest.approx(float(CLIPS[name].fps or 0), rel=5e-4)
@@ -520,9 +521,8 @@ def test_cover_art_is_not_the_video(make: Make) -> None:
     frames = telecine.load(CLIPS["cover_first.mp4"].path(), num_frames=4)
     assert (frames.info.stream_index, frames.info.num_frames, frames.info.codec) == (1, 60, "h264")
     assert numbers(frames) == frames.indices.tolist()
-    art = (
-        f"-f lavfi -i sine=d=1 -i {CLIPS['part_cover.png'].path()} -map 0 -map 1 -c:v copy -disposition:v attached_pic"
-    )
+    cover = shlex.quote(str(CLIPS["part_cover.png"].path()))
+    art = f"-f lavfi -i sine=d=1 -i {cover} -map 0 -map 1 -c:v copy -disposition:v attached_pic"
     for name, codec in (("song.mp3", "-c:a libmp3lame"), ("song.m4a", "-c:a aac")):
         with pytest.raises(telecine.NoVideoError, match="no video stream"):
             telecine.load(make(name, f"{art} {codec}"))
@@ -579,7 +579,9 @@ def test_of_two_videos_the_default_one_is_chosen_and_reported(make: Make) -> Non
     first = telecine.load(CLIPS["two_videos.mkv"].path(), num_frames=2)
     assert (first.info.stream_index, first.info.width) == (0, 96)
     source = CLIPS["two_videos.mkv"].path()
-    path = make("second.mkv", f"-i {source} -map 0 -c copy -disposition:v:0 0 -disposition:v:1 default")
+    path = make(
+        "second.mkv", f"-i {shlex.quote(str(source))} -map 0 -c copy -disposition:v:0 0 -disposition:v:1 default"
+    )
     second = telecine.load(path, num_frames=2)
     assert (second.info.stream_index, second.info.width) == (1, 192)
     assert numbers(second) == [1000, 1059]

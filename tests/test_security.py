@@ -444,7 +444,7 @@ def test_the_timeout_holds_in_the_middle_of_a_decode(tmp_path: Path) -> None:
     """The last frame of a long decode range is requested, and no packet of it can be skipped."""
     path = tmp_path / "long.mp4"
     noise = "-f lavfi -i testsrc2=s=1280x720:r=30 -vf noise=alls=80:allf=t -frames:v 60"
-    ffmpeg(f"{noise} -c:v libx264 -preset ultrafast -qp 6 -g 250 -pix_fmt yuv420p {path}".split())
+    ffmpeg([*f"{noise} -c:v libx264 -preset ultrafast -qp 6 -g 250 -pix_fmt yuv420p".split(), str(path)])
     assert late_by(telecine.load, path, 0.25, indices=[59], threads=1) < 1
     frames = telecine.load(path, indices=[59], threads=1, timeout=60)
     assert frames.indices.tolist() == [59] and frames.report.seconds["decode"] > 0.4
