@@ -48,8 +48,9 @@ def no_settings(monkeypatch):
 
 
 def process(*arguments, **options):
-    """Start the command in a process of its own."""
-    code = "import sys; from telecine.cli.main import main; sys.exit(main())"
+    """Start the command in a process of its own. It reacts to SIGINT even if this process ignores it."""
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    code += "from telecine.cli.main import main; sys.exit(main())"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     return subprocess.Popen([sys.executable, "-W", "error", "-c", code, *arguments], **pipes)
 
