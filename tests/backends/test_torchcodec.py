@@ -133,7 +133,7 @@ def test_videos_that_a_gpu_changes_or_refuses_are_decoded_on_the_cpu(
     monkeypatch.setattr(decoders, "set_cuda_backend", way)
     monkeypatch.setattr(backend, "check_gpu", lambda device, out: None)
     monkeypatch.setattr(
-        backend, "_make_output", lambda request: output_buffers.TorchOutput(request, torch.device("cpu"))
+        backend, "TorchOutput", lambda request, device: output_buffers.TorchOutput(request, torch.device("cpu"))
     )
     known = telecine.load(CLIPS[name].path(), indices=[0, 7])
     frames = telecine.load(CLIPS[name].path(), indices=[0, 7], backend="torchcodec", device="cuda")
