@@ -14,7 +14,8 @@ from support.clips import CLIPS, read_number
 from telecine.backends import opencv
 from telecine.backends.opencv import OpenCVBackend
 from telecine.backends.registry import get_backend
-from telecine.testing.clips import encode_video, make_clip, painted_pictures
+from telecine.testing.clips import encode_video, make_clip
+from telecine.testing.test_pattern import paint
 
 cv2 = pytest.importorskip("cv2")
 
@@ -49,9 +50,8 @@ def becoming_interlaced(monkeypatch: pytest.MonkeyPatch) -> bytes:
     make_video_info = module.make_video_info
     monkeypatch.setattr(module, "make_video_info", lambda *given: replace(make_video_info(*given), interlaced=False))
     options = [f"keyint=12:bframes=0{more}" for more in ("", ":tff=1")]
-    return b"".join(
-        encode_video(painted_pictures(12), container="h264", options={"x264-params": one}) for one in options
-    )
+    pictures = [paint(number, 192, 144) for number in range(12)]
+    return b"".join(encode_video(pictures, container="h264", options={"x264-params": one}) for one in options)
 
 
 def test_video_that_becomes_interlaced_is_refused(becoming_interlaced: bytes) -> None:

@@ -31,14 +31,12 @@ from telecine.index.video_info import VideoInfo, read_video_info
 from telecine.limits import Limits
 from telecine.settings import choose_backend
 from telecine.source.source import open_source
-from telecine.testing.comparison import find_nearest, max_difference, mean_difference
+from telecine.testing.comparison import MAX_DIFFERENCE, find_nearest, max_difference, mean_difference
 from telecine.validation import check_int
 
 __all__ = ["BackendResult", "Comparison", "compare", "write_sheet"]
 
 _REFERENCE = "pyav"
-_MAX_DIFFERENCE = {"cpu": 2, "cuda": 3}
-"""Largest difference of a channel between frames that count as the same."""
 _MAX_SIMILAR = 4.0
 """Mean difference up to which two pictures show the same frame."""
 _MIN_DIFFERENT = 40.0
@@ -211,7 +209,7 @@ def _judge(output: _Output, reference: _Output, device: str, **_: Any) -> dict[s
                 other.append(f"frame {index} is another picture")
     if other:
         return {"largest": largest, "verdict": "other frames", "detail": "; ".join(other[:4])}
-    is_same = largest <= _MAX_DIFFERENCE[device.partition(":")[0]]
+    is_same = largest <= MAX_DIFFERENCE[device.partition(":")[0]]
     return {"largest": largest, "verdict": "same" if is_same else "differs"}
 
 

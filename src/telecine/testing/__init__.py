@@ -23,11 +23,9 @@ from telecine.backends.registry import get_backend
 from telecine.errors import UnsupportedVideoError
 from telecine.settings import choose_backend
 from telecine.testing.cases import CASES, BackendUnderTest, Case, Mismatch
+from telecine.testing.comparison import MAX_DIFFERENCE
 
 __all__ = ["CASES", "Case", "Outcome", "run_case"]
-
-_MAX_DIFFERENCE = {"cpu": 2, "cuda": 3}
-"""Largest difference of a pixel from ``pyav`` that counts as the same, by type of device."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +64,13 @@ def run_case(case: Case, backend: str, device: str = "cpu", seconds: float = 60.
 
 def _check(case: Case, subject: BackendUnderTest) -> Outcome:
     backend = get_backend(subject.backend)
-    allowed = _MAX_DIFFERENCE[subject.device.partition(":")[0]]
+    allowed = MAX_DIFFERENCE[subject.device.partition(":")[0]]
     try:
         difference = case.check(subject)
     except UnsupportedVideoError as error:
-        if case.may_refuse:
-            return Outcome(case.name, "refused", str(error).partition(": ")[2] or str(error))
-        return Outcome(case.name, "fails", f"this video must not be refused: {error}")
+        if not case.may_refuse:
+            return Outcome(case.name, "fails", f"this video must not be refused: {error}")
+        return Outcome(case.name, "refused", str(error).partition(": ")[2] or str(error))
     except Mismatch as error:
         if case.needs_damage_detection and not backend.detects_damage:
             detail = "damage inside a picture is not reported: frames are as the decoder leaves them"

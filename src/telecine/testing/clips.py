@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from telecine.testing.test_pattern import paint, rotate_for_storage
 
-__all__ = ["CLIPS", "Clip", "encode_video", "make_clip", "painted_pictures"]
+__all__ = ["CLIPS", "Clip", "encode_video", "make_clip"]
+
+_Picture = npt.NDArray[np.uint8]
 
 _WIDTH, _HEIGHT = 192, 144
 _FRAMES = 48
@@ -44,9 +46,6 @@ class Clip:
 def make_clip(name: str) -> Clip:
     """Return the clip of a name; it is encoded on first use."""
     return CLIPS[name][1]()
-
-
-_Picture = npt.NDArray[np.uint8]
 
 
 def encode_video(
@@ -94,18 +93,16 @@ def _frame(picture: _Picture, pixels: str, context: Any) -> Any:
     return frame
 
 
-def painted_pictures(count: int = _FRAMES, width: int = _WIDTH, height: int = _HEIGHT) -> Iterator[_Picture]:
-    """Yield test pictures with the numbers from 0 on."""
-    return (paint(number, width, height) for number in range(count))
-
-
-def _even_times(count: int) -> tuple[float, ...]:
-    return tuple(number / 30 for number in range(count))
-
-
-def _numbered_clip(count: int = _FRAMES, width: int = _WIDTH, height: int = _HEIGHT, **options: Any) -> Clip:
-    data = encode_video(painted_pictures(count, width, height), **options)
-    return Clip(data, tuple(range(count)), _even_times(count), width, height)
+def _numbered_clip(
+    numbers: Sequence[int] = range(_FRAMES),
+    width: int = _WIDTH,
+    height: int = _HEIGHT,
+    store: Callable[[_Picture], _Picture] = lambda picture: picture,
+    **options: Any,
+) -> Clip:
+    """Make a clip of painted pictures, which ``store`` may change before they are encoded."""
+    data = encode_video((store(paint(number, width, height)) for number in numbers), **options)
+    return Clip(data, tuple(numbers), tuple(at / 30 for at in range(len(numbers))), width, height)
 
 
 def _hevc(pixels: str = "yuv420p") -> Clip:
@@ -131,32 +128,30 @@ def _edit_list() -> Clip:
 
 def _rotated(quarter_turns: int, mirrored: bool) -> Clip:
     """Make a clip whose pictures are upright once the display matrix is applied."""
-    stored = (rotate_for_storage(picture, quarter_turns, mirrored) for picture in painted_pictures(24))
-
-    def prepare(stream: Any) -> None:
-        stream.set_display_rotation(-90 * quarter_turns, hflip=mirrored)
-
-    return Clip(encode_video(stored, prepare=prepare), tuple(range(24)), _even_times(24))
+    return _numbered_clip(
+        range(24),
+        store=lambda picture: rotate_for_storage(picture, quarter_turns, mirrored),
+        prepare=lambda stream: stream.set_display_rotation(-90 * quarter_turns, hflip=mirrored),
+    )
 
 
 def _flat(matrix: int, levels: int) -> Clip:
     """Make a clip of one colour, which a wrong matrix or range changes by 8 or more."""
     rgb = (192, 64, 32)
-    picture = np.full((64, 64, 3), rgb, np.uint8)
 
     def prepare(stream: Any) -> None:
         stream.codec_context.colorspace, stream.codec_context.color_range = matrix, levels
 
-    data = encode_video([picture] * 6, prepare=prepare, options={"qp": "1", "x264-params": "keyint=3:bframes=0"})
-    return Clip(data, (), _even_times(6), 64, 64, colour=rgb)
+    options = {"qp": "1", "x264-params": "keyint=3:bframes=0"}
+    data = encode_video([np.full((64, 64, 3), rgb, np.uint8)] * 6, prepare=prepare, options=options)
+    return Clip(data, (), tuple(at / 30 for at in range(6)), 64, 64, colour=rgb)
 
 
 def _repeated() -> Clip:
     """Make a clip with every picture twice, as in a recording of slides."""
-    numbers = tuple(number // 2 for number in range(24))
     # the two are identical only if each is coded as a key frame
     options = {"x264-params": "keyint=1", "qp": "20"}
-    return Clip(encode_video((paint(n, _WIDTH, _HEIGHT) for n in numbers), options=options), numbers, _even_times(24))
+    return _numbered_clip([number // 2 for number in range(24)], options=options)
 
 
 def _damaged(change: Callable[[bytes], bytes]) -> Clip:
@@ -181,8 +176,7 @@ def _add_noise(packet: bytes) -> bytes:
 def _truncated() -> Clip:
     """Make a file that ends before a packet."""
     clip = _numbered_clip(container="mpegts", options={"x264-params": "keyint=12:scenecut=0:bframes=0"})
-    count = 30
-    return Clip(clip.data[: _packets(clip.data)[count][0]], clip.numbers[:count], clip.times[:count])
+    return Clip(clip.data[: _packets(clip.data)[30][0]], clip.numbers[:30], clip.times[:30])
 
 
 def _packets(data: bytes) -> list[tuple[int, int]]:
@@ -199,7 +193,7 @@ CLIPS: dict[str, tuple[str, Callable[[], Clip]]] = {
         "decoding from an open random access point, with leading pictures",
         lambda: _numbered_clip(options={"x264-params": f"{_GOP}:open-gop=1"}),
     ),
-    "one-frame": ("a video of one frame", lambda: _numbered_clip(1)),
+    "one-frame": ("a video of one frame", lambda: _numbered_clip(range(1))),
     "matroska": ("Matroska", lambda: _numbered_clip(container="matroska")),
     "transport-stream": ("MPEG-TS, a container without an index", lambda: _numbered_clip(container="mpegts")),
     "hevc": ("HEVC", _hevc),
@@ -213,7 +207,7 @@ CLIPS: dict[str, tuple[str, Callable[[], Clip]]] = {
     "rotated-90": ("a rotation of 90 degrees in the display matrix", lambda: _rotated(1, False)),
     "rotated-180": ("a rotation of 180 degrees", lambda: _rotated(2, False)),
     "mirrored": ("a rotation and a mirroring", lambda: _rotated(3, True)),
-    "odd-size": ("95x63 pixels, 4:4:4", lambda: _numbered_clip(24, 95, 63, pixels="yuv444p")),
+    "odd-size": ("95x63 pixels, 4:4:4", lambda: _numbered_clip(range(24), 95, 63, pixels="yuv444p")),
     "repeated-pictures": ("neighbouring frames with the same picture", _repeated),
     "bt709": ("BT.709, limited range", lambda: _flat(1, 1)),
     "bt709-full": ("BT.709, full range", lambda: _flat(1, 2)),

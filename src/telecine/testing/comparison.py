@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["find_nearest", "max_difference", "mean_difference"]
+__all__ = ["MAX_DIFFERENCE", "find_nearest", "max_difference", "mean_difference"]
+
+MAX_DIFFERENCE = {"cpu": 2, "cuda": 3}
+"""Largest difference of a channel from ``pyav`` that counts as the same, by type of device."""
 
 
 def max_difference(frames: npt.NDArray[Any], others: npt.NDArray[Any]) -> int:
