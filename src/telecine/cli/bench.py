@@ -46,7 +46,13 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``telecine bench`` to a parser."""
     add = parser.add_argument
     add("files", metavar="FILE", nargs="+", help="path or URL of a video; several are used in turn")
-    add("--concurrency", type=_counts, default=(1, 4, 16), metavar="N,N,...", help="requests at once (1,4,16)")
+    add(
+        "--concurrency",
+        type=lambda text: tuple(map(parse_count, text.split(","))),
+        default=(1, 4, 16),
+        metavar="N,N,...",
+        help="requests at once (1,4,16)",
+    )
     add("-n", "--num-frames", type=parse_count, default=8, metavar="N", help="frames of each clip, evenly spread (8)")
     add("--size", type=parse_count, metavar="N", help="length of the short side; pixels")
     add("--seconds", type=float, default=5.0, metavar="S", help="duration of each measurement (5)")
@@ -138,7 +144,3 @@ def _table(results: list[Measurement]) -> Iterator[str]:
             f"{one.concurrency:>8}{one.clips_per_second:>10.2f}{one.p50_seconds:>9.3f}{one.p99_seconds:>9.3f}"
             f"{one.cpu_seconds_per_clip:>12.3f}{one.cores_busy:>12.2f}{memory:>11}"
         )
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    return tuple(parse_count(item) for item in text.split(","))

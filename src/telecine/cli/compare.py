@@ -116,7 +116,9 @@ def compare(
     outputs: dict[str, _Output] = {}
     with open_source(source, limits, deadline) as opened, _memory_file(opened.data) as path:
         info = read_video_info(opened, limits, deadline)
-        indices = _with_neighbours(info.num_frames, count)
+        last = info.num_frames - 1
+        spread = np.linspace(0, last, min(count, last + 1)).round().astype(np.int64)
+        indices = np.unique((spread[:, None] + [-1, 0, 1]).clip(0, last)).tolist()
         job = {"name": opened.name, "source": path, "indices": indices, "limits": asdict(limits)}
         usable = sorted((each for each in list_backends() if each.usable), key=lambda each: each.name != _REFERENCE)
         for number, status in enumerate(usable):
@@ -139,13 +141,6 @@ def compare(
                 result |= {"verdict": "reference"} if is_reference else _judge(output, outputs[_REFERENCE], **report)
             rows.append(BackendResult(**result))
     return Comparison(info, tuple(indices), tuple(rows), outputs)
-
-
-def _with_neighbours(total: int, count: int) -> list[int]:
-    """Return evenly spread frame indices, each with the ones before and after it."""
-    middle = np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(np.int64))
-    around = np.unique(np.concatenate([middle - 1, middle, middle + 1]))
-    return [int(index) for index in around if 0 <= index < total]
 
 
 @contextmanager
@@ -228,8 +223,11 @@ def write_sheet(comparison: Comparison, path: str | Path) -> None:
     save_sheet(contact_sheet(frames, indices, timestamps, columns=max(map(len, kept))), Path(path))
 
 
-def _decode_for_parent(job: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """Decode in this process. Returns the answer for the parent, and the pixels."""
+def _decode_for_parent() -> None:
+    """Decode in this process, and write the answer for the parent and the pixels to the parent's file."""
+    job = json.load(sys.stdin)
+    answer: dict[str, Any]
+    pixels = np.empty(0, np.uint8)
     options = {"backend": job["backend"], "device": job["device"], "limits": Limits(**job["limits"])}
     try:
         with io.FileIO(job["source"]) as file:
@@ -242,24 +240,19 @@ def _decode_for_parent(job: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     except TelecineError as error:
         # a backend of another package may raise a subclass that the parent does not know
         kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in errors.__all__)
-        return {"error": str(error), "kind": kind}, b""
-    pixels = np.ascontiguousarray(frames.numpy())
-    answer = {
-        "indices": frames.indices.tolist(),
-        "timestamps": frames.timestamps.tolist(),
-        "shape": pixels.shape,
-        "lost": frames.report.lost,
-        "device": frames.report.device,
-        "seconds": seconds,
-    }
-    return answer, pixels.tobytes()
-
-
-def _main() -> None:
-    job = json.load(sys.stdin)
-    answer, pixels = _decode_for_parent(job)
-    Path(job["answer"]).write_bytes(json.dumps(answer).encode() + b"\n" + pixels)
+        answer = {"error": str(error), "kind": kind}
+    else:
+        pixels = frames.numpy()
+        answer = {
+            "indices": frames.indices.tolist(),
+            "timestamps": frames.timestamps.tolist(),
+            "shape": pixels.shape,
+            "lost": frames.report.lost,
+            "device": frames.report.device,
+            "seconds": seconds,
+        }
+    Path(job["answer"]).write_bytes(json.dumps(answer).encode() + b"\n" + pixels.tobytes())
 
 
 if __name__ == "__main__":
-    _main()
+    _decode_for_parent()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import io
 import json
 import logging
@@ -14,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 import telecine
 from telecine.api import load, probe
@@ -33,8 +34,6 @@ from telecine.sampling.policies import KEY_FRAMES, POLICIES
 from telecine.source.urls import format_source, printable
 
 __all__ = ["main"]
-
-Number = TypeVar("Number", int, float)
 
 _DEFAULT_NUM_FRAMES = 8
 """Number of frames if no option chooses frames."""
@@ -119,7 +118,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_decoding(one)
     one = command("compare", _compare, "Decode a video with every usable backend and compare the frames.")
     _add_source(one)
-    _add_comparison(one)
+    one.add_argument("-n", "--num-frames", type=int, default=_DEFAULT_NUM_FRAMES, metavar="N",
+                     help="evenly spread frames, each with its neighbours")  # fmt: skip
+    one.add_argument("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:N")
+    text = "contact sheet (.jpg, .png) with a row for each backend"
+    one.add_argument("--sheet", dest="output", metavar="TARGET", help=text)
     add_bench_arguments(command("bench", bench, "Measure how many clips per second this machine decodes."))
     one = command("doctor", _doctor, "Print which backends work on this machine, and why others do not.")
     one.add_argument("--vllm", action="store_true", help="print the state of the vLLM plugin; imports vLLM")
@@ -139,8 +142,9 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     add("--fps", type=float, metavar="F", help="frames per second of video; with -n, at most N frames")
     add("--min-frames", type=int, metavar="N", help="minimum number of frames")
     add("--max-frames", type=int, metavar="N", help="maximum number of frames")
-    add("--indices", type=_list_of(int), metavar="I,I,...", help="these frame indices, counted from 0")
-    add("--timestamps", type=_list_of(float), metavar="S,S,...", help="the frames nearest to these times, seconds")
+    add("--indices", type=functools.partial(_list, int), metavar="I,I,...", help="these frame indices, counted from 0")
+    add("--timestamps", type=functools.partial(_list, float), metavar="S,S,...",
+        help="the frames nearest to these times, seconds")  # fmt: skip
     add("--start", type=float, metavar="S", help="only frames from this time on, seconds after the first frame")
     add("--end", type=float, metavar="S", help="only frames before this time")
     add("--policy", metavar="NAME", help=f"sampling rule of a model: {', '.join(sorted([KEY_FRAMES, *POLICIES]))}")
@@ -156,14 +160,6 @@ def _add_decoding(parser: argparse.ArgumentParser) -> None:
     add("-o", "--output", metavar="TARGET", help=text)
 
 
-def _add_comparison(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("-n", "--num-frames", type=int, default=_DEFAULT_NUM_FRAMES, metavar="N",
-        help="evenly spread frames, each with its neighbours")  # fmt: skip
-    add("--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:N")
-    add("--sheet", dest="output", metavar="TARGET", help="contact sheet (.jpg, .png) with a row for each backend")
-
-
 def _num_frames_or_all(text: str) -> int:
     try:
         return _ALL_FRAMES if text == "all" else parse_count(text)
@@ -171,14 +167,11 @@ def _num_frames_or_all(text: str) -> int:
         raise argparse.ArgumentTypeError(f'{error}, nor "all"') from None
 
 
-def _list_of(kind: Callable[[str], Number]) -> Callable[[str], list[Number]]:
-    def parse(text: str) -> list[Number]:
-        try:
-            return [kind(item) for item in text.split(",")]
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers separated by commas") from None
-
-    return parse
+def _list(parse: Callable[[str], float], text: str) -> list[float]:
+    try:
+        return [parse(item) for item in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers separated by commas") from None
 
 
 def _size(text: str) -> int | tuple[int, int]:

@@ -101,13 +101,11 @@ def claim(target: str, source: str) -> Iterator[_FramesWriter]:
         yield write_frames
 
 
-@contextlib.contextmanager
-def claim_sheet(target: str, source: str) -> Iterator[_FileWriter]:
+def claim_sheet(target: str, source: str) -> contextlib.AbstractContextManager[_FileWriter]:
     """Like :func:`claim`, for a contact sheet that the caller makes from several results."""
     if not _has_sheet_suffix(target) or is_folder(target):
         raise OptionsError(f"sheet is {printable(target)!r}; it must be the path of {_SHEET}")
-    with _claim_file(target, source) as write_file:
-        yield write_file
+    return _claim_file(target, source)
 
 
 def _has_sheet_suffix(target: str) -> bool:
