@@ -9,6 +9,7 @@ of frames, the time window and the size. Written for version 0.0.14.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -50,10 +51,7 @@ def install(
     except (ImportError, AttributeError) as error:
         raise BackendUnavailable(f"qwen-vl-utils is not as expected ({error}); 0.0.14 is known to work") from error
 
-    def read(ele: Mapping[str, Any]) -> tuple[Any, dict[str, Any], float]:
-        return _read(engine, ele, image_patch_size, device, limits)
-
-    readers[_NAME] = read
+    readers[_NAME] = functools.partial(_read, engine, image_patch_size, device, limits)
     if force:
         engine.FORCE_QWENVL_VIDEO_READER = _NAME
     # the reader is chosen at the first video and cached
@@ -61,7 +59,7 @@ def install(
 
 
 def _read(
-    engine: Any, ele: Mapping[str, Any], patch_size: int | None, device: str | None, limits: Limits | None
+    engine: Any, patch_size: int | None, device: str | None, limits: Limits | None, ele: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any], float]:
     """Return a tensor ``uint8 [N, 3, H, W]``, its metadata, and the sampling rate."""
     import torch

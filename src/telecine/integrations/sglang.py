@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import types
 from typing import Any
 
 import numpy as np
@@ -118,7 +117,5 @@ class TelecineVideoDecoder:
     def __enter__(self) -> TelecineVideoDecoder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()

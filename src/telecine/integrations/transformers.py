@@ -9,6 +9,7 @@ After that, ``load_video`` and every video processor decode with telecine. The p
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -57,7 +58,7 @@ def install(
         original_fetch = mixin.fetch_videos
     except (ImportError, AttributeError) as error:
         raise BackendUnavailable(f"transformers is not as expected ({error}); 5.20 is known to work") from error
-    reader = _make_reader(fit, max_pixels, device, limits)
+    reader = functools.partial(_read, fit, max_pixels, device, limits)
     before = dict(decoders)
 
     def fetch_videos(self: Any, video_url_or_urls: Any, sample_indices_fn: Any = None) -> Any:
@@ -77,38 +78,34 @@ def install(
     return undo
 
 
-def _make_reader(
-    fit: str | None, max_pixels: int | None, device: str | None, limits: Limits | None
-) -> Callable[..., tuple[Any, Any]]:
-    """Return a decoder for transformers' table: it returns frames ``uint8 [N, H, W, 3]`` and ``VideoMetadata``."""
+def _read(
+    fit: str | None, max_pixels: int | None, device: str | None, limits: Limits | None, /,
+    video: Any, sample_indices_fn: Callable[..., Any] | None = None, **kwargs: Any,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Return frames ``uint8 [N, H, W, 3]`` and ``VideoMetadata``, as the decoders in transformers' table do."""
+    from transformers.video_utils import VideoMetadata
 
-    def read(video: Any, sample_indices_fn: Callable[..., Any] | None = None, **kwargs: Any) -> tuple[Any, Any]:
-        from transformers.video_utils import VideoMetadata
+    chosen_device = kwargs.get("device") or device
 
-        chosen_device = kwargs.get("device") or device
-
-        def choose_frames(info: VideoInfo, timeline: Timeline) -> Any:
-            metadata = VideoMetadata(
-                total_num_frames=info.num_frames,
-                fps=ClipFacts.of(timeline).fps or None,
-                duration=info.duration,
-                video_backend="telecine",
-                height=info.height,
-                width=info.width,
-            )
-            chosen: Any = range(info.num_frames)
-            if sample_indices_fn is not None:
-                chosen = sample_indices_fn(metadata=metadata, **kwargs)
-            indices = np.asarray(chosen).astype(np.int64)  # of an array, a tensor or a list
-            if fit is None:
-                return indices, None
-            return indices, processor_size(fit, len(indices), info.height, info.width, max_pixels)
-
-        frames = load_with_callback(
-            Pool.default(), choose_frames, video, device=chosen_device and str(chosen_device), limits=limits
+    def choose_frames(info: VideoInfo, timeline: Timeline) -> Any:
+        metadata = VideoMetadata(
+            total_num_frames=info.num_frames,
+            fps=ClipFacts.of(timeline).fps or None,
+            duration=info.duration,
+            video_backend="telecine",
+            height=info.height,
+            width=info.width,
         )
-        metadata = processor_metadata(frames)
-        del metadata["do_sample_frames"]
-        return frames.for_processor()[0], VideoMetadata(**metadata | {"fps": metadata["fps"] or None})
+        chosen: Any = range(info.num_frames)
+        if sample_indices_fn is not None:
+            chosen = sample_indices_fn(metadata=metadata, **kwargs)
+        indices = np.asarray(chosen).astype(np.int64)  # of an array, a tensor or a list
+        size = None if fit is None else processor_size(fit, len(indices), info.height, info.width, max_pixels)
+        return indices, size
 
-    return read
+    frames = load_with_callback(
+        Pool.default(), choose_frames, video, device=chosen_device and str(chosen_device), limits=limits
+    )
+    metadata = processor_metadata(frames)
+    del metadata["do_sample_frames"]
+    return frames.for_processor()[0], VideoMetadata(**metadata | {"fps": metadata["fps"] or None})

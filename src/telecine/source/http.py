@@ -37,7 +37,7 @@ else:
     # base classes for type checkers only, so that this module can be imported without httpcore
     NetworkBackend = NetworkStream = object
 
-__all__ = ["fetch", "is_public"]
+__all__ = ["fetch", "is_public", "resolve"]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _POLL_SECONDS = 0.05

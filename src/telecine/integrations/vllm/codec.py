@@ -57,7 +57,12 @@ def decode_telecine(
         return indices, check_request_size(chosen, loader_cls, len(indices), info)
 
     frames = decode(choose_frames, data, chosen)
-    return _to_vllm_frames(frames), *_describe_source(frames, source, indices)
+    pictures: Any = frames.data
+    if not pictures.flags.c_contiguous:  # processors would copy such an array first, but not a tensor
+        import torch
+
+        pictures = torch.from_numpy(pictures)
+    return pictures, *_describe_source(frames, source, indices)
 
 
 def check_frame_size(options: DecodeOptions, info: VideoInfo) -> None:
@@ -83,15 +88,6 @@ def check_request_size(options: DecodeOptions, loader_cls: type, count: int, inf
             "--media-io-kwargs, or ask for fewer frames"
         )
     return size
-
-
-def _to_vllm_frames(frames: Frames) -> Any:
-    """Return a tensor if the channels are not interleaved in memory: processors would copy such an array first."""
-    if frames.data.flags.c_contiguous:
-        return frames.data
-    import torch
-
-    return torch.from_numpy(frames.data)
 
 
 def _describe_source(frames: Frames, source: Any, indices: list[int]) -> tuple[Any, list[int], list[int]]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable, SourceError
 from telecine.limits import Limits
-from telecine.source.http import fetch, is_public
+from telecine.source.http import fetch, is_public, resolve
 from telecine.source.source import open_source
 
 __all__ = ["make_connector"]
@@ -62,13 +62,21 @@ def make_connector(base: Any) -> Any:
                 if self.allowed_media_domains and _is_private(address):
                     # the host is listed; the target of a redirect may not be
                     limits = replace(limits, allow_private_hosts=True, max_redirects=0)
-                data = _download(url, limits, Deadline(fetch_timeout), getattr(self, "download_budget", None))
+                data = b"".join(self._download(url, limits, Deadline(fetch_timeout)))
             except ValueError as error:  # telecine's errors, and that of vLLM's download budget
                 raise VLLMUnprocessableEntityError(
                     f"Failed to fetch media from URL: {error}", parameter="video_url"
                 ) from error
             self._put_cached_bytes(url, data)
             return data
+
+        def _download(self, url: str, limits: Limits, deadline: Deadline) -> Iterator[bytes]:
+            budget = getattr(self, "download_budget", None)
+            with contextlib.closing(fetch(url, limits, deadline)) as chunks:
+                for chunk in chunks:
+                    if budget is not None:
+                        budget.charge(len(chunk))
+                    yield chunk
 
     return TelecineMediaConnector
 
@@ -132,17 +140,6 @@ def _parse_address(url: str) -> _Address:
 
 def _is_private(address: _Address) -> bool:
     try:
-        found = socket.getaddrinfo(address.hostname, address.port, type=socket.SOCK_STREAM)
+        return not all(map(is_public, resolve(address.hostname, address.port or 0)))
     except (OSError, ValueError):
         return False  # the fetch reports the error
-    return not all(is_public(str(entry[4][0])) for entry in found)
-
-
-def _download(url: str, limits: Limits, deadline: Deadline, budget: Any) -> bytes:
-    data = []
-    with contextlib.closing(fetch(url, limits, deadline)) as chunks:
-        for chunk in chunks:
-            if budget is not None:
-                budget.charge(len(chunk))
-            data.append(chunk)
-    return b"".join(data)

@@ -44,6 +44,8 @@ def register() -> None:
     raises: a part that cannot be registered is logged with the reason and the alternative.
     """
     try:
+        import vllm
+
         importlib.import_module(_VIDEO)
     except Exception as error:
         _state["vllm"] = f"off: {_VIDEO} cannot be imported ({error})"
@@ -59,14 +61,8 @@ def register() -> None:
         except Exception as error:
             reason = str(error) if isinstance(error, _MissingError) else f"{type(error).__name__}: {error}"
             _state[part] = f"off: {reason}. {alternative}"
-            _log.warning("telecine's %s is off with vLLM %s: %s. %s", part, _version(), reason, alternative)
+            _log.warning("telecine's %s is off with vLLM %s: %s. %s", part, vllm.__version__, reason, alternative)
     _log.debug("telecine is registered: %s", _state)
-
-
-def _version() -> str:
-    import vllm
-
-    return str(vllm.__version__)
 
 
 def _import(name: str, *attributes: str) -> Any:
@@ -162,7 +158,7 @@ def state() -> dict[str, Any]:
     codec_options = getattr(sys.modules.get(_DECODERS), "_BACKEND_OPTION_DEFAULTS", {}).get(_NAME, ())
     connectors = getattr(sys.modules.get(_CONNECTOR), "MEDIA_CONNECTOR_REGISTRY", None)
     return {
-        "vllm": _version(),
+        "vllm": str(sys.modules["vllm"].__version__),
         "parts": dict(_state),
         "codec_options": sorted(codec_options),
         "loaders": _describe_loaders(),
