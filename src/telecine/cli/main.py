@@ -182,20 +182,16 @@ def _size(text: str) -> int | tuple[int, int]:
     return (height, *width) if width else height  # type: ignore[return-value]
 
 
-def _source(file: str) -> tuple[Any, str]:
-    """Return the source to open, and its name for printing."""
-    if file == "-":
-        if sys.stdin is None or sys.stdin.isatty():
-            state = "closed" if sys.stdin is None else "a terminal"
-            raise OptionsError(f"FILE is -, and standard input is {state}; pipe a video into it or give a path")
-        return sys.stdin.buffer, "standard input"
-    return file, "data: URL" if file.startswith("data:") else format_source(file)
-
-
 @contextlib.contextmanager
 def _prepare(arguments: argparse.Namespace, claim: Callable[..., Any] = claim) -> Iterator[tuple[Any, ...]]:
     """Yield the source, its name, the deadline, and the writer of the claimed target or None."""
-    source, name = _source(arguments.file)
+    source: Any = arguments.file
+    name = "data: URL" if source.startswith("data:") else format_source(source)
+    if source == "-":
+        if sys.stdin is None or sys.stdin.isatty():
+            state = "closed" if sys.stdin is None else "a terminal"
+            raise OptionsError(f"FILE is -, and standard input is {state}; pipe a video into it or give a path")
+        source, name = sys.stdin.buffer, "standard input"
     target = getattr(arguments, "output", None)
     with (
         Progress.shown(arguments.progress) as progress,
@@ -221,15 +217,6 @@ def _sample(arguments: argparse.Namespace) -> Iterable[str]:
         frames = load(source, timeout=deadline, **options)
         if writer is not None:
             writer(frames, deadline)
-    _print_warnings(frames)
-    if arguments.json:
-        document = as_document(frames, folder=target is not None and is_folder(target))
-        return [json.dumps(document | {"output": target}, indent=2)]
-    return _summary(name, frames, target)
-
-
-def _print_warnings(frames: Frames) -> None:
-    """Print on standard error: lost frames, the reason of a fallback, and the notes of the report."""
     report = frames.report
     for stage, seconds in report.seconds.items():
         _log.debug("%s took %.3f s", stage, seconds)
@@ -240,6 +227,10 @@ def _print_warnings(frames: Frames) -> None:
         _warn(f"decoded by {report.backend}: {report.fallback_reason}")
     for note in report.notes:
         _warn(note)
+    if arguments.json:
+        document = as_document(frames, folder=target is not None and is_folder(target))
+        return [json.dumps(document | {"output": target}, indent=2)]
+    return _summary(name, frames, target)
 
 
 def _facts(info: VideoInfo) -> list[tuple[str, str]]:

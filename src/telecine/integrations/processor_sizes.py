@@ -9,7 +9,7 @@ model) with the budgets that the released checkpoints configure. A checkpoint or
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from telecine.errors import OptionsError
 from telecine.validation import check_int, format_value
@@ -30,34 +30,6 @@ class ProcessorSize:
     max_pixels: int
     whole_clip: bool
     """True if the budget is for all frames together; an odd number of frames counts as one more."""
-
-    def __call__(self, count: int, height: int, width: int) -> tuple[int, int]:
-        """Return the (height, width) for ``count`` frames of ``height`` x ``width`` pixels.
-
-        Raises:
-            OptionsError: the aspect ratio is one that the processor would refuse.
-        """
-        unit, frames, counted = self.unit, 1, 1
-        if self.whole_clip:
-            # the processor refuses a single frame; a clip of one gets the size of a pair
-            frames = max(count, 2)
-            counted = round(frames / 2) * 2
-            if height < unit or width < unit:
-                grow = max(unit / height, unit / width)
-                height, width = int(height * grow), int(width * grow)
-        if max(height, width) > _MAX_ASPECT_RATIO * min(height, width):
-            raise OptionsError(
-                f"frames of {width}x{height} pixels: the model takes sides of a ratio up to {_MAX_ASPECT_RATIO}"
-            )
-        new_height, new_width = round(height / unit) * unit, round(width / unit) * unit
-        if counted * new_height * new_width > self.max_pixels:
-            shrink = math.sqrt(frames * height * width / self.max_pixels)
-            new_height = max(unit, math.floor(height / shrink / unit) * unit)
-            new_width = max(unit, math.floor(width / shrink / unit) * unit)
-        elif counted * new_height * new_width < self.min_pixels:
-            grow = math.sqrt(self.min_pixels / (frames * height * width))
-            new_height, new_width = math.ceil(height * grow / unit) * unit, math.ceil(width * grow / unit) * unit
-        return max(unit, new_height), max(unit, new_width)
 
 
 FITS: dict[str, ProcessorSize] = {
@@ -85,7 +57,26 @@ def processor_size(fit: str, count: int, height: int, width: int, max_pixels: in
     if not isinstance(fit, str) or fit not in FITS:
         raise OptionsError(f"fit is {format_value(fit)}; it must be one of: {', '.join(FITS)}")
     rule = FITS[fit]
-    if max_pixels is not None:
-        max_pixels = check_int("max_pixels", max_pixels, 1)
-        rule = replace(rule, max_pixels=max_pixels, min_pixels=min(rule.min_pixels, max_pixels))
-    return rule(count, height, width)
+    max_pixels = rule.max_pixels if max_pixels is None else check_int("max_pixels", max_pixels, 1)
+    min_pixels = min(rule.min_pixels, max_pixels)
+    unit, frames, counted = rule.unit, 1, 1
+    if rule.whole_clip:
+        # the processor refuses a single frame; a clip of one gets the size of a pair
+        frames = max(count, 2)
+        counted = round(frames / 2) * 2
+        if height < unit or width < unit:
+            grow = max(unit / height, unit / width)
+            height, width = int(height * grow), int(width * grow)
+    if max(height, width) > _MAX_ASPECT_RATIO * min(height, width):
+        raise OptionsError(
+            f"frames of {width}x{height} pixels: the model takes sides of a ratio up to {_MAX_ASPECT_RATIO}"
+        )
+    new_height, new_width = round(height / unit) * unit, round(width / unit) * unit
+    if counted * new_height * new_width > max_pixels:
+        shrink = math.sqrt(frames * height * width / max_pixels)
+        new_height = max(unit, math.floor(height / shrink / unit) * unit)
+        new_width = max(unit, math.floor(width / shrink / unit) * unit)
+    elif counted * new_height * new_width < min_pixels:
+        grow = math.sqrt(min_pixels / (frames * height * width))
+        new_height, new_width = math.ceil(height * grow / unit) * unit, math.ceil(width * grow / unit) * unit
+    return max(unit, new_height), max(unit, new_width)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -104,10 +105,7 @@ class TelecineVideoDecoder:
     def source_bytes(self) -> bytes | None:
         """The encoded video, from which SGLang takes the audio."""
         if isinstance(self._source, str):
-            if not os.path.isfile(self._source):
-                return None
-            with open(self._source, "rb") as file:
-                return file.read()
+            return Path(self._source).read_bytes() if os.path.isfile(self._source) else None
         return self._source
 
     def close(self) -> None:

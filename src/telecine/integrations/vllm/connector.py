@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable, SourceError
@@ -120,13 +121,8 @@ def _limits() -> Limits:
     return replace(limits, max_fetch_bytes=int(megabytes * (1 << 20))) if megabytes > 0 else limits
 
 
-class _Address(NamedTuple):
-    hostname: str
-    port: int | None
-
-
-def _parse_address(url: str) -> _Address:
-    """Return the host and port of a URL, by the parser of the fetch: another parser could find another host."""
+def _parse_address(url: str) -> SimpleNamespace:
+    """Return hostname and port of a URL, by the parser of the fetch: another parser could find another host."""
     try:
         import httpx
     except ImportError as error:
@@ -135,10 +131,10 @@ def _parse_address(url: str) -> _Address:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
         raise SourceError("the URL of the video is not valid") from error
-    return _Address(parsed.host, parsed.port)
+    return SimpleNamespace(hostname=parsed.host, port=parsed.port)
 
 
-def _is_private(address: _Address) -> bool:
+def _is_private(address: SimpleNamespace) -> bool:
     try:
         return not all(map(is_public, resolve(address.hostname, address.port or 0)))
     except (OSError, ValueError):

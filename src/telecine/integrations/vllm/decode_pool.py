@@ -62,10 +62,8 @@ def _lease_vram(nbytes: int, device: str) -> AbstractContextManager[object]:
     from vllm.multimodal.gpu_ipc_memory import get_mm_gpu_ipc_pool
 
     budget = get_mm_gpu_ipc_pool()
-    if budget is None:
-        return nullcontext()
     try:
-        lease: AbstractContextManager[object] = budget.acquire(nbytes)
+        lease: AbstractContextManager[object] = nullcontext() if budget is None else budget.acquire(nbytes)
     except ValueError as error:
         raise LimitError(str(error)) from error
     return lease

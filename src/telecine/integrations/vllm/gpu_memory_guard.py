@@ -27,11 +27,9 @@ def _is_gpu(video_kwargs: Mapping[str, Any]) -> bool:
 
 
 def uses_gpu(video_kwargs: Mapping[str, Any], loader: str | None) -> bool:
-    """Return True if a server decodes with telecine on a GPU.
+    """Return True if a server with these ``--media-io-kwargs`` for videos, and this loader, uses telecine on a GPU.
 
-    Args:
-        video_kwargs: the part "video" of ``--media-io-kwargs``.
-        loader: value of ``VLLM_VIDEO_LOADER_BACKEND``.
+    ``loader`` is the value of ``VLLM_VIDEO_LOADER_BACKEND``.
     """
     chosen = (video_kwargs.get("video_backend") or loader, video_kwargs.get("backend"))
     return _NAME in chosen and _is_gpu(video_kwargs)
