@@ -31,7 +31,7 @@ from telecine.index.video_info import VideoInfo, read_video_info
 from telecine.limits import Limits
 from telecine.settings import choose_backend
 from telecine.source.source import open_source
-from telecine.testing.comparison import MAX_DIFFERENCE, find_nearest, max_difference, mean_difference
+from telecine.testing.comparison import MAX_DIFFERENCE, max_difference, mean_difference
 from telecine.validation import check_int
 
 __all__ = ["BackendResult", "Comparison", "compare", "write_sheet"]
@@ -197,7 +197,7 @@ def _judge(output: _Output, reference: _Output, device: str, **_: Any) -> dict[s
         largest = max(largest, max_difference(image, known[index]))
         mean = mean_difference(image, known[index])
         if mean > _MAX_SIMILAR:
-            nearest = find_nearest(image, known)
+            nearest = min(known, key=lambda key: mean_difference(image, known[key]))
             if nearest != index and mean_difference(image, known[nearest]) < mean / 2:
                 other.append(f"frame {index} looks like frame {nearest}")
             elif mean > _MIN_DIFFERENT:

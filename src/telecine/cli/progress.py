@@ -53,8 +53,6 @@ class Progress:
 
     def __call__(self, doing: str, done: int, total: int) -> None:
         now = self._clock()
-        if now < self._next_update and doing in self._stages[-1:]:
-            return
         if doing not in self._stages:
             self._stages.append(doing)
         # packets are also read while others are decoded: the line does not return to a finished stage

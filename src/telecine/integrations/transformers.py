@@ -85,7 +85,7 @@ def _read(
     """Return frames ``uint8 [N, H, W, 3]`` and ``VideoMetadata``, as the decoders in transformers' table do."""
     from transformers.video_utils import VideoMetadata
 
-    chosen_device = kwargs.get("device") or device
+    device = kwargs.get("device") or device
 
     def choose_frames(info: VideoInfo, timeline: Timeline) -> Any:
         metadata = VideoMetadata(
@@ -96,16 +96,12 @@ def _read(
             height=info.height,
             width=info.width,
         )
-        chosen: Any = range(info.num_frames)
-        if sample_indices_fn is not None:
-            chosen = sample_indices_fn(metadata=metadata, **kwargs)
+        chosen = sample_indices_fn(metadata=metadata, **kwargs) if sample_indices_fn else range(info.num_frames)
         indices = np.asarray(chosen).astype(np.int64)  # of an array, a tensor or a list
         size = None if fit is None else processor_size(fit, len(indices), info.height, info.width, max_pixels)
         return indices, size
 
-    frames = load_with_callback(
-        Pool.default(), choose_frames, video, device=chosen_device and str(chosen_device), limits=limits
-    )
+    frames = load_with_callback(Pool.default(), choose_frames, video, device=device and str(device), limits=limits)
     metadata = processor_metadata(frames)
     del metadata["do_sample_frames"]
     return frames.for_processor()[0], VideoMetadata(**metadata | {"fps": metadata["fps"] or None})

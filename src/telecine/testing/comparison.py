@@ -1,14 +1,13 @@
-"""Comparison of frames: how far two differ, and which of several a frame resembles most."""
+"""Differences between frames of the same shape."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MAX_DIFFERENCE", "find_nearest", "max_difference", "mean_difference"]
+__all__ = ["MAX_DIFFERENCE", "max_difference", "mean_difference"]
 
 MAX_DIFFERENCE = {"cpu": 2, "cuda": 3}
 """Largest difference of a channel from ``pyav`` that counts as the same, by type of device."""
@@ -22,11 +21,6 @@ def max_difference(frames: npt.NDArray[Any], others: npt.NDArray[Any]) -> int:
 def mean_difference(frames: npt.NDArray[Any], others: npt.NDArray[Any]) -> float:
     """Return the mean difference of a channel between frames of the same shape, 0 to 255."""
     return float(_differences(frames, others).mean())
-
-
-def find_nearest(frame: npt.NDArray[Any], candidates: Mapping[int, npt.NDArray[Any]]) -> int:
-    """Return the key of the candidate with the least mean difference from a frame."""
-    return min(candidates, key=lambda key: mean_difference(frame, candidates[key]))
 
 
 def _differences(frames: npt.NDArray[Any], others: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -50,8 +51,9 @@ def make_connector(base: Any) -> Any:
 
         def _load_file_url(self, url_spec: Any, media_io: Any) -> Any:
             # vLLM decides if the file may be read, and then calls load_file
+            mapped = SimpleNamespace(load_file=functools.partial(_load_mapped_file, media_io))
             accepts = _is_video(media_io) and _accepts_memoryview(media_io)
-            return super()._load_file_url(url_spec, _MappedMediaIO(media_io) if accepts else media_io)
+            return super()._load_file_url(url_spec, mapped if accepts else media_io)
 
         def _fetch(self, url: str, fetch_timeout: int | None) -> bytes:
             from vllm.exceptions import VLLMUnprocessableEntityError
@@ -82,15 +84,10 @@ def make_connector(base: Any) -> Any:
     return TelecineMediaConnector
 
 
-class _MappedMediaIO:
-    """Replacement of a ``VideoMediaIO`` that maps a file instead of reading it."""
-
-    def __init__(self, media_io: Any) -> None:
-        self._media_io = media_io
-
-    def load_file(self, filepath: Any) -> Any:
-        # not closed here: vLLM keeps a view of the bytes to hash them, and the mapping ends with the last view
-        return self._media_io.load_bytes(open_source(filepath, Limits(), Deadline()).data)
+def _load_mapped_file(media_io: Any, filepath: Any) -> Any:
+    """Do the same as ``media_io.load_file``, but map the file instead of reading it."""
+    # not closed here: vLLM keeps a view of the bytes to hash them, and the mapping ends with the last view
+    return media_io.load_bytes(open_source(filepath, Limits(), Deadline()).data)
 
 
 def _is_video(media_io: Any) -> bool:
