@@ -17,7 +17,7 @@ import telecine
 PACKAGE = Path(telecine.__file__).parent
 LAYERS = [
     "errors",
-    "validation timeline",
+    "validation timeline notes",
     "deadline bitstream pixels sampling system contact_sheet",
     "limits",
     "source",
@@ -39,7 +39,7 @@ LAYERS = [
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer.split()}
 PUBLIC = set(
     "load probe list_backends Frames Frame VideoInfo Report Timeline Sampling Fit Limits Deadline BackendStatus "
-    "Pool PoolFuture open Video FrameChunks".split()
+    "Pool PoolFuture open Video FrameChunks Note".split()
 )
 """The public names beside the errors."""
 HEAVY = set("av torch cuda httpx httpcore PIL cv2 torchcodec transformers vllm prometheus_client".split())

@@ -30,6 +30,7 @@ from telecine.errors import (
 from telecine.frames import Frame, Frames, Report
 from telecine.index.video_info import VideoInfo
 from telecine.limits import Limits
+from telecine.notes import Note
 from telecine.pixels.geometry import Fit
 from telecine.pool import Pool, PoolFuture
 from telecine.sampling.select import Sampling
@@ -52,6 +53,7 @@ __all__ = [
     "LimitError",
     "Limits",
     "NoVideoError",
+    "Note",
     "OptionsError",
     "OverloadedError",
     "Pool",

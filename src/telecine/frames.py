@@ -16,6 +16,7 @@ import numpy.typing as npt
 from telecine.contact_sheet import contact_sheet
 from telecine.errors import BackendUnavailable, OptionsError
 from telecine.index.video_info import VideoInfo
+from telecine.notes import Note
 from telecine.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ class Report:
     """Wanted frame indices that could not be decoded, each once, ascending."""
     fallback_reason: str | None = None
     """Reason why another backend than the first choice decoded, or None."""
-    notes: tuple[str, ...] = ()
-    """Other facts worth knowing: times rebuilt, file cut off, size changed in mid-stream."""
+    notes: tuple[Note, ...] = ()
+    """Repairs and choices, those of :attr:`VideoInfo.notes` first: times rebuilt, size changed in mid-stream."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time of each stage: "source", "index", "plan", "decode" (of which "convert"). From a pool also "queue", the
     time spent waiting, which the other stages then leave out."""

@@ -162,7 +162,7 @@ def label_frames(
         packets_fed=decode.plan.packets_fed if decoded.packets_fed is None else decoded.packets_fed,
         lost=tuple(lost),
         fallback_reason=decoded.fallback_reason,
-        notes=(*_index_notes(decode.index), *decoded.notes),
+        notes=(*decode.info.notes, *decoded.notes),
         seconds={**seconds, **decoded.seconds},
     )
     data = permuted(decoded.data, (0, 3, 1, 2)) if request.layout == "NCHW" else decoded.data
@@ -217,10 +217,3 @@ def _check_output_limits(name: str, count: int, geometry: Geometry, limits: Limi
             f"{name}: {count} frames of {geometry.width}x{geometry.height} are {needed} bytes; "
             f"limits.max_output_bytes is {limits.max_output_bytes}. Ask for fewer frames or a smaller size"
         )
-
-
-def _index_notes(index: PacketIndex) -> Iterator[str]:
-    if index.synthetic_times:
-        yield "presentation times were missing or contradictory; they were rebuilt from decoding order and rate"
-    if index.damage:
-        yield index.damage

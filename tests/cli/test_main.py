@@ -62,8 +62,15 @@ def process(*arguments, **options):
 def test_probe_json_has_every_field_of_video_info(capsys, clip):
     document = json.loads(results(capsys, "probe", clip.path(), "--json"))
     facts = asdict(probe(clip.path()))
-    facts["sample_aspect_ratio"] = "1/1"
+    facts |= {"sample_aspect_ratio": "1/1", "notes": []}
     assert document == facts
+
+
+def test_probe_shows_notes_with_their_codes(capsys):
+    path = CLIPS["mpeg4.avi"].path()
+    assert "note" in results(capsys, "probe", path) and "[times-rebuilt]" in results(capsys, "probe", path)
+    (note,) = json.loads(results(capsys, "probe", path, "--json"))["notes"]
+    assert note["code"] == "times-rebuilt" and "rebuilt" in note["text"]
 
 
 def test_probe_prints_the_properties_in_aligned_lines(capsys):

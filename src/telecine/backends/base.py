@@ -33,6 +33,7 @@ from telecine.index.packet_index import PacketIndex
 from telecine.index.packet_scan import PACKET_BYTES
 from telecine.index.video_info import VideoInfo
 from telecine.limits import Limits
+from telecine.notes import Note
 from telecine.pixels.geometry import Geometry
 from telecine.plan.decode_plan import DecodePlan, make_plan, split_frames
 from telecine.plan.packet_reader import PacketReader
@@ -168,7 +169,7 @@ class Decoded:
     """``bool [N]``: True for the rows of ``data`` that hold their frame."""
     device: str
     """The device that ``data`` is on."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     """Remarks for the report."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Wall time of stages of the decode by name: "convert", "copy"."""

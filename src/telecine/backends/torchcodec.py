@@ -11,6 +11,7 @@ from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeReques
 from telecine.backends.cuda_output import check_gpu
 from telecine.backends.remux.output_buffers import HostOutput, TorchOutput
 from telecine.backends.remux.remux import STEP_MILLISECONDS, RemuxedFile, remux
+from telecine.notes import Note
 from telecine.plan.damage import unreliable_rows
 from telecine.plan.ranges import DecodeRange, find_undecodable_targets, output_rows, split_at_closed_points
 from telecine.system import usable_cores
@@ -90,7 +91,7 @@ class _PlanDecoder:
 
     def __init__(self, request: DecodeRequest) -> None:
         self.output = HostOutput(request) if request.device == "cpu" else TorchOutput(request, request.device)
-        self.notes: set[str] = set()
+        self.notes: set[Note] = set()
         self._request = request
         self._index = request.index
         self._device = request.device
@@ -102,7 +103,11 @@ class _PlanDecoder:
     def _use_cpu(self, reason: str) -> None:
         if self._device != "cpu":
             self._device = "cpu"
-            self.notes.add(f"torchcodec decoded on the CPU and copied to {self._request.device}: {reason}")
+            self._note_cpu(reason)
+
+    def _note_cpu(self, reason: object) -> None:
+        text = f"torchcodec decoded on the CPU and copied to {self._request.device}: {reason}"
+        self.notes.add(Note("cpu-decode", text))
 
     def decode(self) -> None:
         """Decode the plan, on the CPU if the GPU returns no frame."""
@@ -153,7 +158,7 @@ class _PlanDecoder:
                 if file.position_at(seconds * 1000) == position:
                     yield position, picture
         if self._device != "cpu" and getattr(decoder, "cpu_fallback", False):
-            self.notes.add(f"torchcodec decoded on the CPU and copied to {self._device}: {decoder.cpu_fallback}")
+            self._note_cpu(decoder.cpu_fallback)
 
     def _open(self, file: RemuxedFile) -> VideoDecoder:
         import torch

@@ -226,7 +226,7 @@ def _sample(arguments: argparse.Namespace) -> Iterable[str]:
     if report.fallback_reason:
         _warn(f"decoded by {report.backend}: {report.fallback_reason}")
     for note in report.notes:
-        _warn(note)
+        _warn(f"{note} [{note.code}]")
     if arguments.json:
         document = as_document(frames, folder=target is not None and is_folder(target))
         return [json.dumps(document | {"output": target}, indent=2)]
@@ -249,6 +249,7 @@ def _facts(info: VideoInfo) -> list[tuple[str, str]]:
         ("duration", f"{info.duration:.3f} s, from {info.start_time:.3f} s on the container's clock"),
         ("colour", f"matrix {matrix}, range {color_range}"),
         ("container", f"{info.container}, stream {info.stream_index}"),
+        *(("note", f"{note} [{note.code}]") for note in info.notes),
     ]
 
 

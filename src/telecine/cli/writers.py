@@ -45,11 +45,12 @@ _FRAME_LIST = "frames.json"
 
 
 def to_json_types(facts: VideoInfo | Report) -> dict[str, Any]:
-    """Return the fields for JSON. A fraction becomes the string ``"n/d"``."""
-    return {
+    """Return the fields for JSON. A fraction becomes the string ``"n/d"``, a note its ``code`` and ``text``."""
+    document = {
         name: f"{value.numerator}/{value.denominator}" if isinstance(value, Fraction) else value
         for name, value in asdict(facts).items()
     }
+    return document | {"notes": [{"code": note.code, "text": note} for note in facts.notes]}
 
 
 def as_document(frames: Frames, folder: bool = False) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -15,6 +16,7 @@ from telecine.deadline import Deadline
 from telecine.errors import LimitError, NoVideoError
 from telecine.index.packet_index import PacketIndex, read_index
 from telecine.limits import Limits
+from telecine.notes import Note
 from telecine.source.source import Source
 
 __all__ = ["VideoInfo", "make_video_info", "read_video_info"]
@@ -67,6 +69,8 @@ class VideoInfo:
     """Index of the video stream in the container."""
     container: str
     """FFmpeg's name of the container format: "mov,mp4,m4a,3gp,3g2,mj2"."""
+    notes: tuple[Note, ...] = ()
+    """Repairs and choices that are known without decoding; see docs/notes.md."""
 
 
 def read_video_info(source: Source, limits: Limits, deadline: Deadline) -> VideoInfo:
@@ -113,7 +117,16 @@ def make_video_info(source: Source, demuxer: Demuxer, index: PacketIndex, limits
         variable_frame_rate=has_variable_rate(index.timeline.ticks),
         stream_index=demuxer.stream.index,
         container=demuxer.format,
+        notes=tuple(_notes(index)),
     )
+
+
+def _notes(index: PacketIndex) -> Iterator[Note]:
+    if index.synthetic_times:
+        text = "presentation times were missing or contradictory; they were rebuilt from decoding order and rate"
+        yield Note("times-rebuilt", text)
+    if index.damage:
+        yield Note("truncated", index.damage)
 
 
 def _picture_format(context: Any, index: PacketIndex) -> PictureFormat:

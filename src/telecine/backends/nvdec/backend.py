@@ -31,6 +31,7 @@ from telecine.backends.cuda_output import (
 )
 from telecine.backends.nvdec.batches import read_batches
 from telecine.errors import DeadlineError, OptionsError, UnsupportedVideoError
+from telecine.notes import Note
 from telecine.validation import Option
 
 __all__ = ["OUT", "NvdecBackend", "stats", "warm_up"]
@@ -203,9 +204,9 @@ def _decode(request: DecodeRequest, nvdec: ModuleType, device: int, kind: str) -
     return Decoded(data, loss == 0, device_name, tuple(_notes(loss, failures)), seconds)
 
 
-def _notes(loss: npt.NDArray[np.uint8], failures: dict[str, None]) -> Iterator[str]:
+def _notes(loss: npt.NDArray[np.uint8], failures: dict[str, None]) -> Iterator[Note]:
     for code, reason in _LOSS_REASONS.items():
         rows = int((loss == code).sum())
         if rows:
-            yield f"{rows} rows are {reason}"
-    yield from failures
+            yield Note("damaged-rows", f"{rows} rows are {reason}")
+    yield from (Note("engine", failure) for failure in failures)

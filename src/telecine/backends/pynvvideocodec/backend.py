@@ -37,6 +37,7 @@ from telecine.backends.pynvvideocodec.batches import (
 from telecine.backends.pynvvideocodec.surfaces import GpuSurfaceOutput, HostSurfaceOutput, locate_surface
 from telecine.backends.session_pool import Session, SessionPool
 from telecine.errors import BackendUnavailable, OverloadedError, TelecineError, UnsupportedVideoError
+from telecine.notes import Note
 from telecine.plan.damage import unreliable_targets
 from telecine.plan.ranges import DecodeRange, closed_points, output_rows, split_at_resets
 from telecine.validation import Option
@@ -101,7 +102,7 @@ class PyNvVideoCodecBackend(Backend):
                 decoder.decode(ranges)
         if decoder.is_silent and request.index.codec in DISPLAYED_IN_DECODE_ORDER:
             raise refusal(f"it returns no frame of {request.info.pixel_format} in {request.index.codec}")
-        return output.decoded(tuple(f"PyNvVideoCodec failed: {reason}" for reason in decoder.failures))
+        return output.decoded(tuple(Note("engine", f"PyNvVideoCodec failed: {reason}") for reason in decoder.failures))
 
 
 def _library() -> ModuleType:

@@ -22,6 +22,7 @@ from telecine.backends.remux.output_buffers import HostOutput
 from telecine.bitstream.h273 import matrix_code, range_code
 from telecine.errors import UnsupportedVideoError
 from telecine.index.video_info import VideoInfo
+from telecine.notes import Note
 
 __all__ = ["GpuSurfaceOutput", "HostSurfaceOutput", "Surface", "locate_surface", "make_video_frame"]
 
@@ -171,6 +172,6 @@ class GpuSurfaceOutput:
         with convert_errors("pynvvideocodec"):
             self._converter.finish()
 
-    def decoded(self, notes: tuple[str, ...] = ()) -> Decoded:
+    def decoded(self, notes: tuple[Note, ...] = ()) -> Decoded:
         """Return the rows as the backend's result."""
         return Decoded(self._array.finish(), self.kept, f"cuda:{self.gpu}", notes)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from telecine.backends.base import Decoded, DecodeRequest
 from telecine.backends.cuda_output import allocate_tensor
+from telecine.notes import Note
 from telecine.pixels.filter_graph import Converter
 from telecine.pixels.geometry import Geometry
 
@@ -62,12 +63,13 @@ def allocate_frames(request: DecodeRequest, count: int, planar: bool) -> npt.NDA
     return np.empty((count, height, width, 3), np.uint8)
 
 
-def size_notes(sizes: Collection[tuple[int, int]]) -> tuple[str, ...]:
+def size_notes(sizes: Collection[tuple[int, int]]) -> tuple[Note, ...]:
     """Return a note for the report if pictures have more than one size, each (height, width)."""
     if len(sizes) < 2:
         return ()
     listed = ", ".join(f"{width}x{height}" for height, width in sorted(sizes))
-    return (f"the picture size changes in mid-stream ({listed}): all frames are scaled to the first size",)
+    text = f"the picture size changes in mid-stream ({listed}): all frames are scaled to the first size"
+    return (Note("size-changes", text),)
 
 
 class HostOutput:
@@ -124,7 +126,7 @@ class HostOutput:
             self.data[other] = self.data[rows[0]]
         self.kept[list(rows)] = True
 
-    def decoded(self, notes: tuple[str, ...] = ()) -> Decoded:
+    def decoded(self, notes: tuple[Note, ...] = ()) -> Decoded:
         """Return the result of the decode."""
         return Decoded(self.data, self.kept, "cpu", notes + size_notes(set().union(*self._sizes)))
 
@@ -194,6 +196,6 @@ class TorchOutput:
             self.data[row].copy_(frame)
         self.kept[list(rows)] = True
 
-    def decoded(self, notes: tuple[str, ...] = ()) -> Decoded:
+    def decoded(self, notes: tuple[Note, ...] = ()) -> Decoded:
         """Return the result of the decode."""
         return Decoded(self.data, self.kept, str(self.data.device), notes)
