@@ -32,6 +32,8 @@ _MAX_COUNT = 1 << 62
 _POSITIVE_COUNT = Option(int, low=1)
 _FPS = Option(float, low=1e-30, high=10**9)
 _TIME = Option(float, low=0, high=1e308)
+_RATE_TOLERANCE = 1 / 4000
+"""Relative difference of rates that are the same: a quarter of that between 30 and 30000/1001."""
 _NANOSECOND = Fraction(1, 10**9)
 
 
@@ -111,9 +113,9 @@ class Sampling:
     timestamps: Timestamps = Checked(None, _timestamps)
     """Times in seconds after the first frame; the nearest frame of each is returned, in this order."""
     start: OptionalNumber = Checked(None, _number)
-    """Start of the window to choose from, in seconds after the first frame."""
+    """Start of the window to choose from, in seconds after the first frame; means the start of a frame close to it."""
     end: OptionalNumber = Checked(None, _number)
-    """End of the window to choose from, exclusive, in seconds after the first frame."""
+    """End of the window to choose from, exclusive, in seconds after the first frame; rounded as ``start``."""
     policy: PolicyOption = Checked(None, _policy)
     """Name of a model's own sampling rule, or ``"key_frames"``."""
 
@@ -189,6 +191,21 @@ def _to_ticks(seconds: Seconds, time_base: Fraction) -> Fraction:
     return halves / 2
 
 
+def _snap(seconds: Seconds | None, timeline: Timeline) -> Fraction | None:
+    """Convert a bound of a window to ticks; within half a frame of the start of a frame, or of the end, it means that.
+
+    Users and datasets write k/fps as a float32 or with a few decimals, and containers round times to ticks. Half of a
+    usual frame, the median: a time in the middle of a long frame is not the start of the next one.
+    """
+    if seconds is None:
+        return None
+    tick = _to_ticks(seconds, timeline.time_base)
+    starts = np.append(timeline.ticks, timeline.end_tick)
+    after = int(np.searchsorted(starts, min(math.ceil(tick), timeline.end_tick)))
+    nearest = min(starts[max(0, after - 1) : after + 1].tolist(), key=lambda start: abs(start - tick))
+    return Fraction(nearest) if 2 * abs(nearest - tick) < float(np.median(np.diff(starts))) else tick
+
+
 def _exact_rate(fps: Seconds) -> Fraction:
     """Return the rate that a float means: 30000/1001 and 1/10, not the nearest binary fractions."""
     simple = Fraction(fps).limit_denominator(1_000_000)
@@ -198,13 +215,15 @@ def _exact_rate(fps: Seconds) -> Fraction:
 def _window(sampling: Sampling, timeline: Timeline) -> tuple[int, int]:
     """Return the range of frames with a time in [start, end): the first index, and the index after the last."""
 
-    def frames_before(seconds: Seconds | None, default: int) -> int:
-        if seconds is None:
-            return default
-        tick = min(math.ceil(_to_ticks(seconds, timeline.time_base)), timeline.end_tick)
+    def frames_before(bound: Fraction | None) -> int:
+        tick = timeline.end_tick if bound is None else min(math.ceil(bound), timeline.end_tick)
         return int(np.searchsorted(timeline.ticks, tick))
 
-    first, stop = frames_before(sampling.start, 0), frames_before(sampling.end, timeline.num_frames)
+    first, stop = (frames_before(_snap(bound, timeline)) for bound in (sampling.start or 0.0, sampling.end))
+    if first >= stop and sampling.end is not None:
+        # a window shorter than half a frame
+        bounds = (_to_ticks(bound, timeline.time_base) for bound in (sampling.start or 0.0, sampling.end))
+        first, stop = map(frames_before, bounds)
     if first >= stop:
         end = "the end" if sampling.end is None else f"end = {float(sampling.end):g} s"
         last = float(timeline.seconds()[-1])
@@ -277,12 +296,10 @@ def _shown_at_rate(fps: Seconds, sampling: Sampling, timeline: Timeline, first: 
     ticks = timeline.ticks[first:stop]
     step = 1 / (_exact_rate(fps) * timeline.time_base)
     rounded = may_be_rounded(timeline)
-    if len(ticks) == 1 or _is_every_frame_due(ticks, step, rounded):
+    if len(ticks) == 1 or _is_every_frame_due(ticks, step):
         return np.arange(len(ticks))
-    origin = _to_ticks(sampling.start, timeline.time_base) if sampling.start is not None else Fraction(0)
-    end = Fraction(timeline.end_tick - rounded)
-    if sampling.end is not None:
-        end = min(end, _to_ticks(sampling.end, timeline.time_base))
+    origin = _snap(sampling.start, timeline) or Fraction(0)
+    end = min(Fraction(timeline.end_tick - rounded), _snap(sampling.end, timeline) or math.inf)
     # the last frame counts at its own time, however short it is
     multiples = max(math.ceil((end - origin) / step), math.floor((int(ticks[-1]) - origin) / step) + 1)
 
@@ -297,11 +314,16 @@ def _shown_at_rate(fps: Seconds, sampling: Sampling, timeline: Timeline, first: 
     return np.flatnonzero(np.diff(before, append=multiples))
 
 
-def _is_every_frame_due(ticks: IntArray, step: Fraction, rounded: bool) -> bool:
-    """Return True if no frame is shorter than a step. Rounding may shorten some frames by a tick, but not all."""
-    shortest = int(np.diff(ticks).min())
-    mean = Fraction(int(ticks[-1] - ticks[0]), len(ticks) - 1)
-    return step <= shortest or (rounded and step <= shortest + 1 and step <= mean)
+def _is_every_frame_due(ticks: IntArray, step: Fraction) -> bool:
+    """Return True if no frame is shorter than a step, or the rate is that of the video, with jitter and missing frames.
+
+    The video has a rate if nine of ten frames last about as long as the median. Then their mean is compared: at the
+    video's own rate the multiples fall close to the frames' starts, and with jitter on either side of them.
+    """
+    gaps = np.diff(ticks)
+    usual = gaps[np.abs(2 * gaps - 2 * np.median(gaps)) <= np.median(gaps)]
+    has_rate = 10 * len(usual) >= 9 * len(gaps)
+    return bool(step <= int(gaps.min()) or (has_rate and step <= float(usual.mean()) * (1 + _RATE_TOLERANCE)))
 
 
 def _spread(available: int, count: int) -> IntArray:
