@@ -10,6 +10,7 @@ NoteCode: TypeAlias = Literal[
     # repairs
     "times-rebuilt",
     "truncated",
+    "start-codes",
     # choices
     "size-changes",
     # events in a GPU decoder

@@ -47,7 +47,7 @@ def test_index_arrays_have_one_length_and_frames_are_presentable_packets(name: s
     assert index.timeline.ticks[0] == 0 and (np.diff(index.timeline.ticks) > 0).all()
     assert index.timeline.end_tick > index.timeline.ticks[-1]
     assert np.array_equal(index.timeline.key, index.key[index.display_order])
-    assert not index.synthetic_times and index.damage is None and index.exact_random_access
+    assert not index.synthetic_times and index.notes == () and index.exact_random_access
 
 
 def test_hidden_frames_are_packets_but_not_presentable() -> None:
@@ -132,7 +132,7 @@ def test_a_read_error_ends_the_index_and_is_kept_as_damage(monkeypatch: pytest.M
     monkeypatch.setattr(Demuxer, "packets", failing)
     index = index_of(CLIPS["h264_no_b.mp4"].path())
     assert index.num_packets == 20
-    assert index.damage is not None and "broken" in index.damage
+    assert [note.code for note in index.notes] == ["truncated"] and "broken" in index.notes[0]
     frames = telecine.load(CLIPS["h264_no_b.mp4"].path(), indices=[19])
     assert any("broken" in note for note in frames.report.notes)
 

@@ -72,6 +72,5 @@ class Stream:
             timeline=timeline,
             synthetic_times=False,
             exact_random_access=True,
-            damage=None,
             packets=None,
         )

@@ -139,6 +139,11 @@ class Scanner:
     picture: PictureFormat | None = None
     """From the latest header that has it, if the codec is in :data:`telecine.bitstream.PICTURE_FORMAT_CODECS`."""
 
+    @property
+    def has_start_codes(self) -> bool:
+        """True if a packet had start codes where its container announced lengths (H.264, HEVC)."""
+        return False
+
     def __init__(self, extradata: bytes) -> None:
         """Read the stream's codec private data, which may be empty."""
 

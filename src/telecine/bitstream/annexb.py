@@ -5,8 +5,8 @@ from __future__ import annotations
 from telecine.bitstream.av1 import config_obus, sequence_header_obu
 from telecine.bitstream.nal import (
     SPS_TYPE,
-    START_CODE,
     extradata_units,
+    has_start_codes,
     join_annex_b,
     nal_length_size,
     nal_type,
@@ -58,7 +58,7 @@ class AnnexBConverter:
             is_random_access: True if decoding can start here. No other packet brings new headers.
         """
         data = bytes(packet)
-        if self._length_size and not (self._length_size == 4 and data[:4] == START_CODE):
+        if self._length_size and not has_start_codes(self._codec, data, self._length_size):
             units = split_length_prefixed(data, self._length_size)
             if units is None:
                 return None

@@ -17,6 +17,8 @@ from telecine.bitstream.nal import MAX_NAL_UNITS
 __all__ = ["Av1Scanner", "config_obus", "sequence_header_obu", "split_obus"]
 
 _SEQUENCE_HEADER, _TEMPORAL_DELIMITER, _FRAME_HEADER, _FRAME = 1, 2, 3, 6
+_KNOWN_TYPES = (*range(1, 9), 15)
+"""obu_type (table in 6.2.2) without the reserved ones, which no encoder writes alone."""
 _KEY_FRAME, _INTRA_ONLY, _SWITCH_FRAME = 0, 2, 3
 _SELECT = 2
 """SELECT_SCREEN_CONTENT_TOOLS and SELECT_INTEGER_MV: each frame header has the flag."""
@@ -99,8 +101,9 @@ class Av1Scanner(Scanner):
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
         frames: list[CodedFrame] = []
-        updates = False
+        updates = is_damaged = False
         for obu in split_obus(packet):
+            is_damaged |= obu.type not in _KNOWN_TYPES or obu.end > len(packet)
             payload = bytes(packet[obu.payload : min(obu.end, obu.payload + _MAX_HEADER_BYTES)])
             if obu.type == _SEQUENCE_HEADER:
                 updates = True
@@ -111,7 +114,7 @@ class Av1Scanner(Scanner):
                 except InvalidHeader:
                     return PacketInfo(leading=Leading.DECODABLE)
         if not frames:
-            return PacketInfo(shown=False, leading=Leading.DECODABLE)
+            return PacketInfo(shown=is_damaged, leading=Leading.DECODABLE)
         is_disposable = all(frame.is_shown and not frame.refreshes_references for frame in frames)
         return frames_info(frames, disposable=is_disposable and not updates)
 

@@ -127,14 +127,16 @@ class H264Scanner(NalScanner):
         if not needs_more and self._nal_units.length_size == 4 and len(packet) > 4:
             # fast path for nearly every packet of most files: the first NAL unit is a slice, and its header is enough
             head = packet[4]
-            if head & 31 == _SLICE:
+            if head & 31 == _SLICE and int.from_bytes(packet[:4], "big") + 4 <= len(packet):
                 return _REFERENCE_INFO if head & 0x60 else _DISPOSABLE_INFO
         is_reference = is_idr = False
         in_band: list[tuple[ParameterSetKey | None, bytes]] = []
         recovery: tuple[int, bool] | None = None
         slices: list[bytes] = []
-        for nal in self._nal_units.split(packet):
+        num_units, is_damaged = 0, False
+        for num_units, nal in enumerate(self._nal_units.split(packet), 1):  # noqa: B007
             kind = nal[0] & 31 if nal else 0
+            is_damaged |= not kind or nal[0] > 127  # forbidden_zero_bit
             if kind in _PICTURE_TYPES:
                 slices.append(nal)
                 is_reference |= (nal[0] >> 5) & 3 != 0
@@ -148,7 +150,9 @@ class H264Scanner(NalScanner):
                 recovery = recovery or _recovery_point(nal)
         can_start = self._can_start(in_band, is_key, bool(slices))
         if not slices:
-            return PacketInfo(shown=False)
+            # a packet of parameter sets or messages brings no picture; one that holds no unit was a picture
+            is_damaged |= not num_units and len(packet) > self._nal_units.length_size
+            return PacketInfo(shown=is_damaged)
         is_known, second_field, order = self._follow_fields(slices, is_reference, with_order)
         recovers = recovery is not None and self._is_exact(*recovery, slices[0])
         access = RandomAccess.CLOSED if is_idr else RandomAccess.OPEN if recovers else RandomAccess.NONE
@@ -156,7 +160,7 @@ class H264Scanner(NalScanner):
             shown=not second_field,
             # Parameter sets outlive their picture. Both fields of a picture are needed if one is, and a picture that
             # may be a field or a frame must not be skipped.
-            disposable=not (is_reference or in_band or second_field or self._open_field) and is_known,
+            disposable=not (is_reference or in_band or second_field or self._open_field or is_damaged) and is_known,
             random_access=access if can_start and not second_field else RandomAccess.NONE,
             display_order=order,
             second_field=second_field,

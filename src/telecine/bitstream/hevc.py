@@ -58,14 +58,21 @@ class HevcScanner(NalScanner):
         if not needs_more and self._nal_units.length_size == 4 and len(packet) > 6:
             # fast path for nearly every packet of most files: one slice of a picture that is no random access point
             kind, layer = (packet[4] >> 1) & 63, (packet[4] & 1) | (packet[5] >> 3)
-            if kind < _BLA_W_LP and not layer and int.from_bytes(packet[:4], "big") + 4 == len(packet):
+            if (
+                kind < _BLA_W_LP
+                and not layer
+                and packet[5] & 7
+                and int.from_bytes(packet[:4], "big") + 4 == len(packet)
+            ):
                 self._starts_sequence = False
                 return self._single_slice_info(kind, (packet[5] & 7) - 1)
         head: bytes | None = None
-        ends_sequence = False
+        ends_sequence = is_damaged = False
+        num_units = 0
         in_band: list[tuple[ParameterSetKey | None, bytes]] = []
-        for nal in self._nal_units.split(packet):
-            if len(nal) < 2:
+        for num_units, nal in enumerate(self._nal_units.split(packet), 1):  # noqa: B007
+            if len(nal) < 2 or nal[0] > 127 or not nal[1] & 7:  # forbidden_zero_bit, nuh_temporal_id_plus1
+                is_damaged = True
                 continue
             kind = (nal[0] >> 1) & 63
             # a decoder of the base layer does not show pictures of higher layers (multiview, scalable)
@@ -79,12 +86,16 @@ class HevcScanner(NalScanner):
                 self._starts_sequence |= head is None
         can_start = self._can_start(in_band, is_key, head is not None)
         if head is None:
-            return PacketInfo(shown=False)
+            # a packet of parameter sets or messages brings no picture; one that holds no unit was a picture
+            is_damaged |= not num_units and len(packet) > self._nal_units.length_size
+            return PacketInfo(shown=is_damaged)
         kind, temporal_id = (head[0] >> 1) & 63, (head[1] & 7) - 1
         if _BLA_W_LP <= kind <= _LAST_IRAP:
             self._lacks_parameter_sets = not can_start
         info = PacketInfo(
-            disposable=_is_sublayer_non_reference(kind) and not in_band,  # parameter sets outlive their picture
+            disposable=_is_sublayer_non_reference(kind)
+            and not in_band
+            and not is_damaged,  # parameter sets outlive their picture
             random_access=_RANDOM_ACCESS.get(kind, RandomAccess.NONE) if can_start else RandomAccess.NONE,
             leading=self._leading(kind),
             display_order=self._display_order(head, kind, temporal_id) if with_order else None,

@@ -11,11 +11,13 @@ from telecine.bitstream import Scanner
 
 __all__ = [
     "MAX_NAL_UNITS", "PARAMETER_SET_TYPES", "SPS_TYPE", "START_CODE", "NalScanner", "NalSplitter", "ParameterSetKey",
-    "extradata_units", "join_annex_b", "join_length_prefixed", "nal_length_size", "nal_type", "prepend_parameter_sets",
-    "replace_nal_units", "split_annex_b", "split_length_prefixed", "unescape", "unwrap_poc",
+    "extradata_units", "has_start_codes", "join_annex_b", "join_length_prefixed", "nal_length_size", "nal_type",
+    "prepend_parameter_sets", "replace_nal_units", "replace_start_codes", "split_annex_b", "split_length_prefixed",
+    "unescape", "unwrap_poc",
 ]  # fmt: skip
 
 START_CODE = b"\0\0\0\1"
+_START_CODES = (START_CODE, START_CODE[1:])
 MAX_NAL_UNITS = 10_000
 """Limit of NAL units read from one packet. No picture has so many slices, and a flood of empty units takes time."""
 SPS_TYPE = {"h264": 7, "hevc": 33}
@@ -58,18 +60,29 @@ def nal_length_size(codec: str, extradata: bytes) -> int:
     return (extradata[offset] & 3) + 1 if is_record else 0
 
 
+_H264_FIRST_BYTES = frozenset(
+    (6, 9, *(ref << 5 | kind for ref in range(4) for kind in (1, 5, 7, 8) if ref or kind == 1))
+)
+_HEVC_TYPES = frozenset((*range(10), *range(16, 22), *range(32, 36), 39, 40))
+
+
 class NalSplitter:
     """Splits the packets of one stream into the beginnings of their NAL units, which is enough to read headers."""
 
     def __init__(self, codec: str, extradata: bytes) -> None:
         self.length_size = nal_length_size(codec, extradata)
         """Bytes of the length before each NAL unit; 0 for Annex B."""
-        self._whole = _PARAMETER_SET_FIRST_BYTES[codec]
+        self.has_start_codes = False
+        """True if a packet had start codes although lengths were announced."""
+        self._codec, self._whole = codec, _PARAMETER_SET_FIRST_BYTES[codec]
 
     def split(self, packet: bytes | memoryview) -> Iterator[bytes]:
         """Yield parameter sets whole and up to 256 bytes of other units, in order; a wrong length ends the packet."""
-        units = self._length_prefixed(packet) if self.length_size else split_annex_b(packet, self._whole)
-        return islice(units, MAX_NAL_UNITS)
+        if self.length_size and has_start_codes(self._codec, packet, self.length_size):
+            self.has_start_codes = True
+        elif self.length_size:
+            return islice(self._length_prefixed(packet), MAX_NAL_UNITS)
+        return islice(split_annex_b(packet, self._whole), MAX_NAL_UNITS)
 
     def _length_prefixed(self, packet: bytes | memoryview) -> Iterator[bytes]:
         size, at, end = self.length_size, 0, len(packet)
@@ -103,6 +116,29 @@ def split_length_prefixed(data: bytes, length_size: int) -> list[bytes] | None:
     """Return the NAL units of a length-prefixed packet without empty ones; None if a length exceeds the packet."""
     units, end = _read_units(data, 0, length_size, len(data))
     return units if end <= len(data) else None
+
+
+def has_start_codes(codec: str, packet: bytes | memoryview, length_size: int) -> bool:
+    """Return True if a packet has start codes where its container announces lengths, as some muxers write."""
+    head = bytes(packet[:6])
+    if not head.startswith(_START_CODES) or split_length_prefixed(bytes(packet), length_size) is not None:
+        return False
+    # a short start code may also be the length of a unit that is cut off: the unit's type is then one byte later
+    is_short = head[2] == 1
+    return not is_short or (_is_unit_header(codec, head[3:]) and not _is_unit_header(codec, head[4:]))
+
+
+def _is_unit_header(codec: str, head: bytes) -> bool:
+    """Return True for the first bytes of a usual NAL unit of the base layer."""
+    if codec == "h264":
+        # nal_ref_idc is 0 for messages and delimiters, and not for IDR pictures and parameter sets (7.4.1)
+        return len(head) > 0 and head[0] in _H264_FIRST_BYTES
+    return len(head) > 1 and head[0] & 0x81 == 0 and head[0] >> 1 in _HEVC_TYPES and 0 < head[1] < 8
+
+
+def replace_start_codes(packet: bytes | memoryview, length_size: int) -> bytes:
+    """Return a packet of :func:`has_start_codes` with lengths."""
+    return join_length_prefixed(filter(None, split_annex_b(packet)), length_size)
 
 
 def _read_units(data: bytes, at: int, length_size: int, count: int) -> tuple[list[bytes], int]:
@@ -190,6 +226,10 @@ class NalScanner(Scanner, ABC):
         self.update_extradata(extradata)
         self._changed.clear()
         self._with_packet.clear()
+
+    @property
+    def has_start_codes(self) -> bool:
+        return self._nal_units.has_start_codes
 
     def update_extradata(self, extradata: bytes) -> None:
         self._nal_units = NalSplitter(self.codec, extradata)

@@ -9,6 +9,10 @@ from telecine.bitstream.h273 import FULL_RANGE, LIMITED_RANGE, RGB_MATRIX, UNSPE
 __all__ = ["Vp8Scanner", "Vp9Scanner"]
 
 
+_VP8_START_CODE = b"\x9d\x01\x2a"
+"""The three bytes after the frame tag of a key frame, RFC 6386, 9.1."""
+
+
 class Vp8Scanner(Scanner):
     """Scans VP8. Reference flags are arithmetic coded, so no frame is reported as disposable."""
 
@@ -16,6 +20,8 @@ class Vp8Scanner(Scanner):
         if len(packet) < 3:
             return PacketInfo(shown=False, has_single_shown_frame=False)
         # frame tag, RFC 6386, 9.1: bit 0 is the inverse key frame flag, bit 4 show_frame
+        if not packet[0] & 1 and bytes(packet[3:6]) != _VP8_START_CODE:
+            return PacketInfo(leading=Leading.DECODABLE)  # a damaged packet, which was some picture
         return frames_info([CodedFrame(bool(packet[0] & 0x10), is_key=not packet[0] & 1)], disposable=False)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -18,6 +18,7 @@ from telecine.errors import LimitError, NoVideoError
 from telecine.index.display_order import PacketTimes, display_positions, display_times
 from telecine.index.packet_scan import PacketScan, scan_packets
 from telecine.limits import Limits
+from telecine.notes import Note
 from telecine.timeline import Timeline
 
 __all__ = ["PacketIndex", "read_index"]
@@ -68,8 +69,6 @@ class PacketIndex:
     """True if presentation times were missing or contradictory, and were rebuilt."""
     exact_random_access: bool
     """True if the bitstream names the random access points; else decoding starts at the container's key frames."""
-    damage: str | None
-    """Reason why reading stopped before the end of the file, or None."""
     packets: list[Any] | None = field(repr=False)
     """The packets themselves if they are small enough to be kept, for one decode; else None."""
     picture: PictureFormat | None = None
@@ -78,6 +77,8 @@ class PacketIndex:
     """PyAV's side data "new_extradata" by the ordinal of the packet that it came with."""
     palettes: Mapping[int, Any] = field(default_factory=dict, repr=False)
     """PyAV's side data "palette" by the ordinal of the packet that it came with."""
+    notes: tuple[Note, ...] = ()
+    """Repairs of the packets and their times."""
 
     def extradata_at(self, ordinal: int, of_file: bytes) -> bytes:
         """Return the codec private data in force at a packet: the latest that came with one, or the file's own."""
@@ -190,12 +191,22 @@ def _build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits:
         synthetic_times=are_synthetic,
         picture=scan.picture,
         exact_random_access=exact_random_access,
-        damage=scan.damage,
+        notes=tuple(_notes(scan, are_synthetic)),
         packets=scan.packets,
         corrupt=_corrupt(demuxer, scan),
         new_extradata=scan.new_extradata,
         palettes=scan.palettes,
     )
+
+
+def _notes(scan: PacketScan, are_times_synthetic: bool) -> Iterator[Note]:
+    if are_times_synthetic:
+        text = "presentation times were missing or contradictory; they were rebuilt from decoding order and rate"
+        yield Note("times-rebuilt", text)
+    if scan.damage:
+        yield Note("truncated", scan.damage)
+    if scan.has_start_codes:
+        yield Note("start-codes", "packets have start codes where the container announces lengths; they were replaced")
 
 
 def _corrupt(demuxer: Demuxer, scan: PacketScan) -> npt.NDArray[np.bool_]:

@@ -62,6 +62,7 @@ class PacketScan:
         self.new_extradata: dict[int, Any] = {}
         self.palettes: dict[int, Any] = {}
         self.damage: str | None = None
+        self.has_start_codes = False
         self._kept_bytes = 0
 
     def add(self, packet: Packet[Any], is_key: bool, facts: PacketInfo) -> None:
@@ -149,5 +150,6 @@ def scan_packets(
     except av.error.FFmpegError as error:
         scan.damage = f"the file is damaged or cut off ({error.strerror})"
     deadline.check("reading the packets")
-    scan.picture = scanner.picture if scanner is not None else None
+    if scanner is not None:
+        scan.picture, scan.has_start_codes = scanner.picture, scanner.has_start_codes
     return scan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -117,16 +116,8 @@ def make_video_info(source: Source, demuxer: Demuxer, index: PacketIndex, limits
         variable_frame_rate=has_variable_rate(index.timeline.ticks),
         stream_index=demuxer.stream.index,
         container=demuxer.format,
-        notes=tuple(_notes(index)),
+        notes=index.notes,
     )
-
-
-def _notes(index: PacketIndex) -> Iterator[Note]:
-    if index.synthetic_times:
-        text = "presentation times were missing or contradictory; they were rebuilt from decoding order and rate"
-        yield Note("times-rebuilt", text)
-    if index.damage:
-        yield Note("truncated", index.damage)
 
 
 def _picture_format(context: Any, index: PacketIndex) -> PictureFormat:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from telecine.bitstream.nal import prepend_parameter_sets
+from telecine.bitstream.nal import (
+    SPS_TYPE,
+    has_start_codes,
+    nal_length_size,
+    prepend_parameter_sets,
+    replace_start_codes,
+)
 from telecine.container.demuxer import Demuxer
 from telecine.container.timestamps import MPEG_CLOCK_TICKS, NO_TIME
 from telecine.errors import SourceError, UnsupportedVideoError
@@ -41,6 +47,7 @@ class PacketReader:
         """
         index = self.index
         palettes = list(index.palettes)
+        length_size = nal_length_size(index.codec, self.demuxer.extradata) if index.codec in SPS_TYPE else 0
         for ordinal, packet in self._read(ordinals):
             # a demuxer gives these only once, not again after a seek
             if ordinal in index.new_extradata and not packet.has_sidedata("new_extradata"):
@@ -48,6 +55,8 @@ class PacketReader:
             palette = bisect_right(palettes, ordinal)
             if palette and not packet.has_sidedata("palette"):
                 packet.set_sidedata(index.palettes[palettes[palette - 1]])
+            if length_size and has_start_codes(index.codec, memoryview(packet), length_size):
+                packet = _with_data(packet, replace_start_codes(memoryview(packet), length_size))
             yield ordinal, packet
 
     def read_in_band(self, ordinals: npt.NDArray[np.int64]) -> Iterator[tuple[int, Packet[Any]]]:
@@ -127,3 +136,21 @@ class PacketReader:
         pts, size = self.index.pts[: target + 1], self.index.size[: target + 1]
         found = np.flatnonzero((pts == packet.pts) & (size == packet.size))
         return int(found[0]) if len(found) == 1 else None
+
+
+def _with_data(packet: Packet[Any], data: bytes) -> Packet[Any]:
+    """Return a packet with other data, and the times, flags and side data of one."""
+    import av
+
+    changed = av.Packet(data)
+    changed.pts, changed.dts, changed.duration, changed.time_base = (
+        packet.pts,
+        packet.dts,
+        packet.duration,
+        packet.time_base,
+    )
+    changed.is_keyframe, changed.is_corrupt = packet.is_keyframe, packet.is_corrupt
+    for name in ("new_extradata", "palette"):
+        if packet.has_sidedata(name):
+            changed.set_sidedata(packet.get_sidedata(name))
+    return changed
