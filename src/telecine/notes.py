@@ -12,6 +12,7 @@ NoteCode: TypeAlias = Literal[
     "truncated",
     "start-codes",
     # choices
+    "size-from-bitstream",
     "size-changes",
     # events in a GPU decoder
     "cpu-decode",

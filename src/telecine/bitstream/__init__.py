@@ -102,6 +102,9 @@ class PictureFormat(NamedTuple):
     """A code point of ITU-T H.273."""
     color_trc: int
     """Transfer characteristics, a code point of ITU-T H.273."""
+    width: int = 0
+    """Pixels after cropping; 0 if unknown."""
+    height: int = 0
     monochrome: bool = False
     """True if the stream has no chroma, although FFmpeg's decoder gives neutral chroma."""
 
@@ -137,12 +140,15 @@ class Scanner:
     accepts_new_extradata: ClassVar[bool] = False
     """True if the codec can change its extradata in mid-stream, so that there is :meth:`update_extradata`."""
     picture: PictureFormat | None = None
-    """From the latest header that has it, if the codec is in :data:`telecine.bitstream.PICTURE_FORMAT_CODECS`."""
+    """Format of the first picture, if the codec is in :data:`telecine.bitstream.PICTURE_FORMAT_CODECS`."""
 
     @property
     def has_start_codes(self) -> bool:
         """True if a packet had start codes where its container announced lengths (H.264, HEVC)."""
         return False
+
+    crops_left = False
+    """True if samples on the left of a picture are not shown (H.264, HEVC)."""
 
     def __init__(self, extradata: bytes) -> None:
         """Read the stream's codec private data, which may be empty."""

@@ -51,10 +51,13 @@ class _Sps:
             self.offsets_for_references = tuple(bits.se() for _ in range(min(bits.ue(), 255)))
         bits.ue()  # max_num_ref_frames
         self.gaps_allowed = bits.flag()  # gaps_in_frame_num_value_allowed_flag
-        bits.ue()  # pic_width_in_mbs_minus1
-        bits.ue()  # pic_height_in_map_units_minus1
+        width, height = 16 * (bits.ue() + 1), 16 * (bits.ue() + 1)  # pic_width_in_mbs_minus1 and the like
         self.frame_mbs_only = bits.flag()
-        self.picture = _picture_format(chroma, depth, *_colour(bits, self.frame_mbs_only))
+        height *= 1 if self.frame_mbs_only else 2
+        crop, color_range, codes = _crop_and_colour(bits, self.frame_mbs_only)
+        self.crops_left = crop[0] > 0
+        width, height = _cropped(width, height, crop, chroma * (not self.separate_colour_planes), self.frame_mbs_only)
+        self.picture = _picture_format(chroma, depth, color_range, codes)._replace(width=width, height=height)
 
     def expected_poc(self, count: int, is_reference: bool) -> int:
         """Return expectedPicOrderCnt (8.2.1.2); ``count`` is FrameNumOffset + frame_num."""
@@ -109,7 +112,8 @@ class H264Scanner(NalScanner):
         try:
             if kind == _SPS:
                 sps = _Sps(unit)
-                self._sequences[sps.number], self.picture = sps, sps.picture
+                self._sequences[sps.number] = sps
+                self.crops_left |= sps.crops_left
                 key = kind, sps.number
             elif kind == _PPS:
                 bits = BitReader(unescape(unit[:32]), start=8)
@@ -153,6 +157,8 @@ class H264Scanner(NalScanner):
             # a packet of parameter sets or messages brings no picture; one that holds no unit was a picture
             is_damaged |= not num_units and len(packet) > self._nal_units.length_size
             return PacketInfo(shown=is_damaged)
+        if self.picture is None and (first := self._slice_header(slices[0])) is not None:
+            self.picture = first.sps.picture
         is_known, second_field, order = self._follow_fields(slices, is_reference, with_order)
         recovers = recovery is not None and self._is_exact(*recovery, slices[0])
         access = RandomAccess.CLOSED if is_idr else RandomAccess.OPEN if recovers else RandomAccess.NONE
@@ -256,14 +262,13 @@ def can_contain_fields(sequence_header: bytes) -> bool:
         return False
 
 
-def _colour(bits: BitReader, frames_only: bool) -> tuple[int, int, int, int]:
-    """Return (matrix, range, primaries, transfer) from the rest of the SPS and its VUI (E.1.1)."""
-    color_range, codes = UNSPECIFIED_RANGE, [UNSPECIFIED] * 3
+def _crop_and_colour(bits: BitReader, frames_only: bool) -> tuple[list[int], int, list[int]]:
+    """Return (crop offsets, range, [primaries, transfer, matrix]) from the rest of the SPS and its VUI (E.1.1)."""
+    color_range, codes, crop = UNSPECIFIED_RANGE, [UNSPECIFIED] * 3, [0] * 4
     with suppress(InvalidHeader):
         bits.skip(1 if frames_only else 2)  # mb_adaptive_frame_field_flag, direct_8x8_inference_flag
         if bits.flag():
-            for _ in range(4):
-                bits.ue()  # frame_cropping
+            crop = [bits.ue() for _ in crop]  # left, right, top, bottom, in crop units
         if bits.flag():  # vui_parameters_present_flag
             if bits.flag() and bits.u(8) == 255:  # aspect_ratio_idc Extended_SAR
                 bits.skip(32)
@@ -274,14 +279,20 @@ def _colour(bits: BitReader, frames_only: bool) -> tuple[int, int, int, int]:
                 is_full, is_described = bits.flag(), bits.flag()
                 codes = [bits.u(8) for _ in codes] if is_described else codes
                 color_range = FULL_RANGE if is_full else LIMITED_RANGE
-    primaries, transfer, matrix = codes
-    return matrix, color_range, primaries, transfer
+    return crop, color_range, codes
 
 
-def _picture_format(
-    chroma: int, depth: int, matrix: int, color_range: int, primaries: int, transfer: int
-) -> PictureFormat:
+def _cropped(width: int, height: int, crop: list[int], chroma: int, frames_only: bool) -> tuple[int, int]:
+    """Return the size without the cropped samples; the offsets are in crop units (7.4.2.1.1)."""
+    across, down = 2 if chroma in (1, 2) else 1, (2 if chroma == 1 else 1) * (1 if frames_only else 2)
+    cropped = width - across * (crop[0] + crop[1]), height - down * (crop[2] + crop[3])
+    # FFmpeg ignores a crop that leaves nothing
+    return cropped if min(cropped) > 0 else (width, height)
+
+
+def _picture_format(chroma: int, depth: int, color_range: int, codes: list[int]) -> PictureFormat:
     """Return the format that FFmpeg's decoder gives, which is 4:2:0 for monochrome."""
+    primaries, transfer, matrix = codes
     layout = {2: "422", 3: "444"}.get(chroma, "420")
     if chroma == 3 and matrix == RGB_MATRIX:
         name = "gbrp"

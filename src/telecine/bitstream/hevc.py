@@ -40,7 +40,8 @@ class HevcScanner(NalScanner):
             if kind == _VPS and len(unit) > 2:
                 return kind, unit[2] >> 4
             if kind == _SPS:
-                number, self._separate_colour_planes, self._poc_lsb_bits = _parse_sps(unit)
+                number, self._separate_colour_planes, self._poc_lsb_bits, crops_left = _parse_sps(unit)
+                self.crops_left |= crops_left
                 return kind, number
             if kind == _PPS:
                 bits = BitReader(unescape(unit), start=16)
@@ -185,9 +186,9 @@ def _is_sublayer_non_reference(kind: int) -> bool:
     return kind < _BLA_W_LP and kind % 2 == 0
 
 
-def _parse_sps(nal: bytes) -> tuple[int, bool, int]:
-    """Return the id, separate_colour_plane_flag and the bits of slice_pic_order_cnt_lsb, 7.3.2.2.1."""
-    bits = BitReader(unescape(nal), start=16)
+def _parse_sps(nal: bytes) -> tuple[int, bool, int, bool]:
+    """Return the id, separate_colour_plane_flag, the bits of slice_pic_order_cnt_lsb, and if it crops on the left."""
+    bits = BitReader(unescape(nal), start=16)  # 7.3.2.2.1
     bits.skip(4)
     sub_layers = bits.u(3)
     bits.skip(1)
@@ -200,9 +201,10 @@ def _parse_sps(nal: bytes) -> tuple[int, bool, int]:
     separate = bits.ue() == 3 and bits.flag()
     bits.ue()  # pic_width_in_luma_samples
     bits.ue()  # pic_height_in_luma_samples
-    for _ in range(6 if bits.flag() else 2):
-        bits.ue()  # conformance window if it is there, bit depths
+    window = [bits.ue() for _ in range(4)] if bits.flag() else [0]  # the conformance window, left side first
+    bits.ue()  # bit_depth_luma_minus8
+    bits.ue()  # bit_depth_chroma_minus8
     lsb_bits = bits.ue() + 4
     if lsb_bits > 16:  # 7.4.3.2.1
         raise InvalidHeader("slice_pic_order_cnt_lsb of more than 16 bits")
-    return number, separate, lsb_bits
+    return number, separate, lsb_bits, window[0] > 0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from telecine.bitstream import CodedFrame, Leading, PacketInfo, PictureFormat, Scanner, frames_info
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
-from telecine.bitstream.h273 import FULL_RANGE, LIMITED_RANGE, RGB_MATRIX, UNSPECIFIED, matrix_code
+from telecine.bitstream.h273 import FULL_RANGE, LIMITED_RANGE, RGB_MATRIX, UNSPECIFIED, UNSPECIFIED_RANGE, matrix_code
 
 __all__ = ["Vp8Scanner", "Vp9Scanner"]
 
 
+_UNTAGGED = (UNSPECIFIED, UNSPECIFIED_RANGE, UNSPECIFIED, UNSPECIFIED)
 _VP8_START_CODE = b"\x9d\x01\x2a"
 """The three bytes after the frame tag of a key frame, RFC 6386, 9.1."""
 
@@ -20,9 +21,13 @@ class Vp8Scanner(Scanner):
         if len(packet) < 3:
             return PacketInfo(shown=False, has_single_shown_frame=False)
         # frame tag, RFC 6386, 9.1: bit 0 is the inverse key frame flag, bit 4 show_frame
-        if not packet[0] & 1 and bytes(packet[3:6]) != _VP8_START_CODE:
+        is_key = not packet[0] & 1
+        if is_key and bytes(packet[3:6]) != _VP8_START_CODE:
             return PacketInfo(leading=Leading.DECODABLE)  # a damaged packet, which was some picture
-        return frames_info([CodedFrame(bool(packet[0] & 0x10), is_key=not packet[0] & 1)], disposable=False)
+        if is_key and self.picture is None:
+            width, height = (int.from_bytes(packet[at : at + 2], "little") & 0x3FFF for at in (6, 8))
+            self.picture = PictureFormat("yuv420p", 8, *_UNTAGGED, width, height)
+        return frames_info([CodedFrame(bool(packet[0] & 0x10), is_key=is_key)], disposable=False)
 
 
 class Vp9Scanner(Scanner):
@@ -39,7 +44,7 @@ class Vp9Scanner(Scanner):
         except InvalidHeader:
             return PacketInfo(leading=Leading.DECODABLE, resets_decoder_state=False)
         first = frames[0]
-        self.picture = first.picture or self.picture
+        self.picture = self.picture or first.picture
         is_disposable = len(frames) == 1 and first.is_shown and not first.refreshes_references
         return frames_info(frames, disposable=is_disposable)
 
@@ -91,7 +96,7 @@ _MATRICES = tuple(
 
 
 def _vp9_picture(bits: BitReader, profile: int) -> PictureFormat | None:
-    """Read frame_sync_code and color_config(), 6.2.1 and 6.2.2."""
+    """Read frame_sync_code and color_config(), 6.2.1 and 6.2.2, and the size after them."""
     try:
         bits.skip(24)
         depth = 8 if profile < 2 else 12 if bits.flag() else 10
@@ -104,8 +109,11 @@ def _vp9_picture(bits: BitReader, profile: int) -> PictureFormat | None:
             layout = {(True, True): "yuv420p", (True, False): "yuv422p", (False, True): "yuv440p"}.get(
                 (wide, tall), "yuv444p"
             )
+        if profile & 1:
+            bits.skip(1)  # reserved_zero
+        width, height = bits.u(16) + 1, bits.u(16) + 1  # frame_size(), 6.2.3
     except InvalidHeader:
         return None
     pixel_format = layout + (f"{depth}le" if depth > 8 else "")
     color_range = FULL_RANGE if full else LIMITED_RANGE
-    return PictureFormat(pixel_format, depth, matrix, color_range, UNSPECIFIED, UNSPECIFIED)
+    return PictureFormat(pixel_format, depth, matrix, color_range, UNSPECIFIED, UNSPECIFIED, width, height)

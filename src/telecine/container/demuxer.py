@@ -46,6 +46,13 @@ _CODEC_NAMES_ONLY = {**_NO_PARSERS, **_NO_DECODERS, "probesize": "32"}
 """Options to learn only the names of the codecs: nothing is parsed or decoded."""
 _STILL_DISPOSITIONS = ("attached_pic", "timed_thumbnails", "still_image")
 _READ_BYTES = 1 << 16
+_DECODER_PARAMETERS = (
+    *("extradata", "width", "height", "codec_tag", "bits_per_coded_sample"),
+    # decoders that do not read colours from the bitstream give pictures those of the container
+    *("colorspace", "color_range", "color_primaries", "color_trc"),
+)
+_UNALIGNED = 1
+"""AV_CODEC_FLAG_UNALIGNED: without it, decoders round a crop on the left down to a multiple of the alignment."""
 
 
 def _coded_max_pixels(max_pixels: int) -> str:
@@ -211,8 +218,9 @@ class Demuxer:
 
         template: Any = self.stream.codec_context
         context: Any = av.CodecContext.create(template.codec, "r")
-        for name in ("extradata", "width", "height", "codec_tag", "bits_per_coded_sample"):
+        for name in _DECODER_PARAMETERS:
             setattr(context, name, getattr(template, name))
+        context.flags |= _UNALIGNED
         context.options = {**options, "max_pixels": _coded_max_pixels(max_pixels)}
         context.thread_type, context.thread_count = "FRAME", threads
         decoder: VideoCodecContext = context

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import struct
+import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TypeVar
 
 __all__ = ["Orientation", "has_moov_box", "iso_orientation", "matroska_orientation"]
@@ -33,6 +35,10 @@ _MAX_CHILDREN = 100_000
 """Boxes or elements that are read on one level. No valid header has so many, and millions of empty ones take time."""
 
 
+_MAX_MOVIE_BYTES = 16 << 20
+"""Bytes of a compressed movie box that are read: the headers of its tracks come before most of its tables."""
+
+
 def has_moov_box(data: memoryview) -> bool:
     """Return True if an MP4 or QuickTime file has its index, the movie box."""
     return any(kind == b"moov" for kind, _ in _boxes(data, 0, len(data)))
@@ -46,6 +52,8 @@ def iso_orientation(data: memoryview, track_id: int) -> Orientation:
         track_id: ``track_ID`` of its ``tkhd`` box.
     """
     for movie in _of_kind(b"moov", _boxes(data, 0, len(data))):
+        if (movie_data := _decompressed(data, movie)) is not None:
+            return iso_orientation(movie_data, track_id)
         movie_matrix = (1.0, 0.0, 0.0, 1.0)
         for kind, box in _boxes(data, *movie):
             if kind == b"mvhd":
@@ -56,6 +64,15 @@ def iso_orientation(data: memoryview, track_id: int) -> Orientation:
                     if number == track_id:
                         return _orientation(_product(track_matrix, movie_matrix))
     return _UPRIGHT
+
+
+def _decompressed(data: memoryview, movie: _Payload) -> memoryview | None:
+    """Return the beginning of a compressed movie box (QuickTime ``cmov``); None if it is not compressed."""
+    for compressed in _of_kind(b"cmov", _boxes(data, *movie)):
+        for start, stop in _of_kind(b"cmvd", _boxes(data, *compressed)):
+            with suppress(zlib.error):
+                return memoryview(zlib.decompressobj().decompress(data[start + 4 : stop], _MAX_MOVIE_BYTES))
+    return None
 
 
 def _of_kind(kind: _Kind, children: Iterable[tuple[_Kind, _Payload]]) -> Iterator[_Payload]:
@@ -111,23 +128,23 @@ def _orientation(matrix: _Matrix) -> Orientation:
     return _ORIENTATIONS.get((a, b, c, d), _UPRIGHT)
 
 
-_SEGMENT, _TRACKS, _ENTRY, _NUMBER, _VIDEO = 0x18538067, 0x1654AE6B, 0xAE, 0xD7, 0xE0
+_SEGMENT, _TRACKS, _ENTRY, _TRACK_TYPE, _VIDEO = 0x18538067, 0x1654AE6B, 0xAE, 0x83, 0xE0
 _PROJECTION, _TYPE, _YAW, _PITCH, _ROLL = 0x7670, 0x7671, 0x7673, 0x7674, 0x7675
 
 
-def matroska_orientation(data: memoryview, track_number: int) -> Orientation:
+def matroska_orientation(data: memoryview, position: int) -> Orientation:
     """Return the orientation of a track of a Matroska or WebM file; upright unless a multiple of 90 degrees.
 
     Args:
         data: the whole file.
-        track_number: its ``TrackNumber``.
+        position: its position among the video tracks, from 0.
     """
     for segment in _of_kind(_SEGMENT, _elements(data, 0, len(data))):
         for tracks in _of_kind(_TRACKS, _elements(data, *segment)):
-            for entry in _of_kind(_ENTRY, _elements(data, *tracks)):
-                found = dict(_elements(data, *entry))
-                if _NUMBER in found and _unsigned(data, found[_NUMBER]) == track_number:
-                    return _projection(data, found[_VIDEO]) if _VIDEO in found else _UPRIGHT
+            entries = [dict(_elements(data, *entry)) for entry in _of_kind(_ENTRY, _elements(data, *tracks))]
+            videos = [entry for entry in entries if _TRACK_TYPE in entry and _unsigned(data, entry[_TRACK_TYPE]) == 1]
+            if position < len(videos) and _VIDEO in videos[position]:
+                return _projection(data, videos[position][_VIDEO])
             return _UPRIGHT
     return _UPRIGHT
 

@@ -62,7 +62,7 @@ class PacketScan:
         self.new_extradata: dict[int, Any] = {}
         self.palettes: dict[int, Any] = {}
         self.damage: str | None = None
-        self.has_start_codes = False
+        self.has_start_codes = self.crops_left = False
         self._kept_bytes = 0
 
     def add(self, packet: Packet[Any], is_key: bool, facts: PacketInfo) -> None:
@@ -152,4 +152,5 @@ def scan_packets(
     deadline.check("reading the packets")
     if scanner is not None:
         scan.picture, scan.has_start_codes = scanner.picture, scanner.has_start_codes
+        scan.crops_left = scanner.crops_left
     return scan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -53,7 +54,7 @@ class VideoInfo:
     interlaced: bool
     """True if the header says that pictures consist of two fields. They are not deinterlaced."""
     sample_aspect_ratio: Fraction
-    """Width of a pixel over its height. Frames are returned in stored pixels, not resampled to square ones."""
+    """Width of a pixel over its height, after rotation. Frames are not resampled to square pixels."""
     num_frames: int
     """Number of presentable frames."""
     average_fps: float
@@ -87,13 +88,14 @@ def make_video_info(source: Source, demuxer: Demuxer, index: PacketIndex, limits
     """
     context: Any = demuxer.stream.codec_context
     turns, mirrored = _orientation(source, demuxer)
-    size = (context.width, context.height)
+    stored = _picture_format(context, index)
+    size = (stored.width, stored.height)
     if not all(size):
         raise NoVideoError(f"{source.name}: its video stream ({index.codec}) has no picture size: damaged or cut off")
     if size[0] * size[1] > limits.max_pixels:
         raise LimitError(f"{source.name}: {size[0]}x{size[1]} pixels; limits.max_pixels is {limits.max_pixels}")
     width, height = size if turns % 2 == 0 else size[::-1]
-    stored = _picture_format(context, index)
+    ratio = demuxer.stream.sample_aspect_ratio or Fraction(1)
     start = index.pts[index.display_order[0]]
     return VideoInfo(
         width=width,
@@ -108,7 +110,7 @@ def make_video_info(source: Source, demuxer: Demuxer, index: PacketIndex, limits
         color_primaries=stored.color_primaries,
         color_trc=stored.color_trc,
         interlaced=context.field_order not in _PROGRESSIVE,
-        sample_aspect_ratio=demuxer.stream.sample_aspect_ratio or Fraction(1),
+        sample_aspect_ratio=ratio if turns % 2 == 0 else 1 / ratio,
         num_frames=index.num_frames,
         average_fps=index.timeline.average_fps,
         duration=index.timeline.duration,
@@ -116,12 +118,24 @@ def make_video_info(source: Source, demuxer: Demuxer, index: PacketIndex, limits
         variable_frame_rate=has_variable_rate(index.timeline.ticks),
         stream_index=demuxer.stream.index,
         container=demuxer.format,
-        notes=index.notes,
+        notes=(*index.notes, *_size_note(context, stored)),
     )
 
 
+def _size_note(context: Any, stored: PictureFormat) -> Iterator[Note]:
+    announced = context.width, context.height
+    if all(announced) and announced != (stored.width, stored.height):
+        size = f"{stored.width}x{stored.height}"
+        yield Note(
+            "size-from-bitstream", f"the container announces {announced[0]}x{announced[1]}, the bitstream has {size}"
+        )
+
+
 def _picture_format(context: Any, index: PacketIndex) -> PictureFormat:
-    """Return the format that FFmpeg found, or the one in the packets' headers if FFmpeg did not look for it."""
+    """Return the format of the first picture: from packet headers, with the container's tags where those have none.
+
+    If FFmpeg has decoded a picture to learn its format, the headers are not needed.
+    """
     layout, from_packets = context.format, index.picture
     from_ffmpeg = PictureFormat(
         layout.name if layout else "unknown",
@@ -130,12 +144,16 @@ def _picture_format(context: Any, index: PacketIndex) -> PictureFormat:
         context.color_range,
         context.color_primaries,
         context.color_trc,
+        context.width,
+        context.height,
     )
-    if layout is not None or from_packets is None:
+    if from_packets is None:
         return from_ffmpeg
+    if layout is not None:
+        return from_ffmpeg._replace(width=from_packets.width, height=from_packets.height)
     untagged = PictureFormat("unknown", 0, UNSPECIFIED, UNSPECIFIED_RANGE, UNSPECIFIED, UNSPECIFIED)
-    tags = {name: tag for name, tag in from_ffmpeg._asdict().items() if tag != getattr(untagged, name)}
-    return from_packets._replace(**tags)
+    tags = {name: tag for name, tag in from_packets._asdict().items() if tag != getattr(untagged, name)}
+    return from_ffmpeg._replace(**tags)
 
 
 def _orientation(source: Source, demuxer: Demuxer) -> Orientation:
@@ -143,6 +161,7 @@ def _orientation(source: Source, demuxer: Demuxer) -> Orientation:
     if container.startswith("mov"):
         return iso_orientation(source.data, demuxer.stream.id)
     if container.startswith("matroska"):
-        # FFmpeg leaves the stream ID unset if it equals the stream index plus 1
-        return matroska_orientation(source.data, demuxer.stream.id or demuxer.stream.index + 1)
+        # FFmpeg's stream IDs are not the numbers of the tracks
+        earlier = [stream for stream in demuxer.container.streams.video if stream.index < demuxer.stream.index]
+        return matroska_orientation(source.data, len(earlier))
     return (0, False)

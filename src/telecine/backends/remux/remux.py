@@ -25,6 +25,7 @@ from telecine.bitstream.nal import SPS_TYPE, NalSplitter, nal_type
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.errors import UnsupportedVideoError
+from telecine.index.packet_index import PacketIndex
 from telecine.plan.packet_reader import PacketReader
 from telecine.plan.ranges import DecodeRange, output_rows
 
@@ -91,6 +92,7 @@ def remux(reader: PacketReader, ranges: tuple[DecodeRange, ...], deadline: Deadl
     import av
 
     demuxer, index = reader.demuxer, reader.index
+    _refuse_wrong_sizes(demuxer, index)
     ordinals = np.concatenate([range_.packets for range_ in ranges])
     in_display_order = index.display_positions(ordinals)
     # made-up decoding times rise evenly, and none is later than the packet's display time
@@ -130,6 +132,19 @@ def remux(reader: PacketReader, ranges: tuple[DecodeRange, ...], deadline: Deadl
         frozenset(corrupt),
         len(sps - {()}) > 1,
     )
+
+
+def _refuse_wrong_sizes(demuxer: Demuxer, index: PacketIndex) -> None:
+    """Raise UnsupportedVideoError if libraries that read files would crop or scale pictures in another way."""
+    reason, picture, announced = None, index.picture, demuxer.stream.codec_context
+    if index.crops_left:
+        reason = "are cropped on the left, which libraries that read files round to a multiple of 16 or 32 pixels"
+    elif index.codec == "vp8" and picture is not None and (
+        (picture.width, picture.height) != (announced.width, announced.height)
+    ):  # fmt: skip
+        reason = "would be scaled to the wrong size that the container announces"
+    if reason is not None:
+        raise UnsupportedVideoError(f"{demuxer.name}: its pictures {reason}; use backend='pyav'")
 
 
 def _sps(codec: str, splitter: NalSplitter, packet: memoryview) -> tuple[bytes, ...]:

@@ -1,0 +1,179 @@
+"""Size, crop, aspect, colour and orientation: the bitstream counts, and the container is a hint."""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+import zlib
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+import telecine
+from support.clips import CLIPS
+from support.ffmpeg_cli import ffmpeg, reference_frames
+
+SOURCE = "-f lavfi -i testsrc2=size={}x{}:rate=25:duration=0.4 -pix_fmt yuv420p"
+ENCODERS = {
+    "h264": "-c:v libx264 -preset ultrafast",
+    "hevc": "-c:v libx265 -preset ultrafast -x265-params log-level=error",
+    "vp8": "-c:v libvpx -deadline realtime -cpu-used 8",
+    "vp9": "-c:v libvpx-vp9 -deadline realtime -cpu-used 8",
+    "av1": "-c:v libsvtav1 -preset 12",
+    "mpeg4": "-c:v mpeg4",
+    "mpeg2": "-c:v mpeg2video",
+}
+
+
+def encoded(folder: Path, codec: str, name: str, width: int = 160, height: int = 96, more: str = "") -> Path:
+    path = folder / name
+    ffmpeg([*SOURCE.format(width, height).split(), *ENCODERS[codec].split(), *more.split(), path])
+    return path
+
+
+def copied(path: Path, name: str, more: str = "") -> Path:
+    target = path.parent / name
+    ffmpeg(["-i", path, "-c", "copy", *more.split(), target])
+    return target
+
+
+def edited(path: Path, name: str, pattern: bytes, replacement: bytes) -> Path:
+    """Replace the only match of a pattern by other bytes of its length."""
+    data, count = re.subn(pattern, lambda _: replacement, path.read_bytes(), flags=re.DOTALL)
+    assert count == 1 and len(data) == path.stat().st_size
+    target = path.parent / name
+    target.write_bytes(data)
+    return target
+
+
+def check(path: Path, backend: str = "pyav") -> telecine.Frames:
+    """Compare all frames with those of the ffmpeg command line."""
+    frames, expected = telecine.load(path, backend=backend), reference_frames(path)
+    assert frames.data.shape == expected.shape
+    assert np.abs(frames.data.astype(int) - expected).max() <= 2
+    assert (frames.info.height, frames.info.width) == expected.shape[1:3]
+    return frames
+
+
+# crop
+
+
+@pytest.mark.parametrize("container", ["mp4", "mkv", "ts"])
+@pytest.mark.parametrize(("left", "top"), [(2, 0), (16, 0), (32, 0), (16, 6)])
+@pytest.mark.parametrize("codec", ["h264", "hevc"])
+def test_a_crop_on_the_left_is_exact(tmp_path: Path, codec: str, left: int, top: int, container: str) -> None:
+    whole = encoded(tmp_path, codec, f"whole.{container}", 128 + left, 96 + top)
+    path = copied(whole, f"cropped.{container}", f"-bsf:v {codec}_metadata=crop_left={left}:crop_top={top}")
+    frames = check(path)
+    assert (frames.info.width, frames.info.height) == (128, 96)
+    np.testing.assert_array_equal(frames.data, telecine.load(path, device="cpu", threads=1).data)
+    for backend in (status.name for status in telecine.list_backends() if status.usable and status.name != "pyav"):
+        with pytest.raises(telecine.UnsupportedVideoError, match="cropped on the left"):
+            telecine.load(path, backend=backend)
+
+
+# size
+
+
+@pytest.mark.parametrize("backend", ["pyav", "opencv"])
+@pytest.mark.parametrize("container", ["mp4", "mkv"])
+def test_a_crop_that_the_container_does_not_know_counts(tmp_path: Path, container: str, backend: str) -> None:
+    whole = encoded(tmp_path, "h264", f"whole.{container}", 128)
+    frames = check(copied(whole, f"narrow.{container}", "-bsf:v h264_metadata=crop_right=32"), backend)
+    assert frames.info.width == 96 and [note.code for note in frames.report.notes] == ["size-from-bitstream"]
+
+
+@pytest.mark.parametrize("codec", ["h264", "hevc", "mpeg4"])
+def test_the_size_of_a_sample_entry_is_a_hint(tmp_path: Path, codec: str) -> None:
+    path = encoded(tmp_path, codec, "650.mp4", 650)
+    entry = rb"(?<=(?:avc1|hev1|hvc1|mp4v).{24})\x02\x8a"
+    check(edited(path, "656.mp4", entry, struct.pack(">H", 656)))
+
+
+@pytest.mark.parametrize("codec", ["h264", "hevc", "vp8", "vp9", "av1", "mpeg4", "mpeg2"])
+def test_the_size_of_a_matroska_track_is_a_hint(tmp_path: Path, codec: str) -> None:
+    path = encoded(tmp_path, codec, "160.mkv")
+    check(edited(path, "168.mkv", rb"\xb0(?:\x81|\x82\x00)\xa0", _matroska_width(path, 168)))
+
+
+def _matroska_width(path: Path, width: int) -> bytes:
+    return b"\xb0\x81" + bytes([width]) if b"\xb0\x81\xa0" in path.read_bytes() else b"\xb0\x82\x00" + bytes([width])
+
+
+@pytest.mark.parametrize("codec", ["vp8", "vp9", "av1"])
+@pytest.mark.parametrize("size", [(200, 100), (0, 0)])
+def test_the_size_of_an_ivf_header_is_a_hint(tmp_path: Path, codec: str, size: tuple[int, int]) -> None:
+    path = encoded(tmp_path, codec, "right.ivf")
+    check(edited(path, "wrong.ivf", rb"(?<=^.{12})\xa0\x00\x60\x00", struct.pack("<HH", *size)))
+
+
+@pytest.mark.parametrize("codec", ["vp9", "av1"])
+def test_a_container_without_a_size_is_read(tmp_path: Path, codec: str) -> None:
+    """Enhanced RTMP in FLV has none; MP4 with zeros."""
+    check(encoded(tmp_path, codec, "video.flv"))
+    entry = rb"(?<=(?:vp09|av01).{24})\x00\xa0\x00\x60"
+    check(edited(encoded(tmp_path, codec, "video.mp4"), "zero.mp4", entry, bytes(4)))
+
+
+@pytest.mark.parametrize("codec", ["h264", "hevc"])
+def test_the_first_picture_gives_the_size_of_a_file_with_two_sample_entries(tmp_path: Path, codec: str) -> None:
+    first, second = (encoded(tmp_path, codec, f"{width}.mp4", width) for width in (160, 96))
+    listed = tmp_path / "list.txt"
+    listed.write_text(f"file {first.name}\nfile {second.name}\n")
+    path = tmp_path / "both.mp4"
+    ffmpeg(["-f", "concat", "-i", listed, "-c", "copy", path])
+    frames = telecine.load(path)
+    assert (frames.info.width, frames.info.height) == (160, 96) and len(frames) == 20
+    np.testing.assert_array_equal(frames.data[:10], telecine.load(first).data)
+
+
+# aspect
+
+
+@pytest.mark.parametrize("container", ["mp4", "mkv"])
+@pytest.mark.parametrize("turn", [0, 90, 180, 270])
+def test_the_aspect_ratio_of_pixels_turns_with_the_picture(tmp_path: Path, turn: int, container: str) -> None:
+    flat = encoded(tmp_path, "h264", f"flat.{container}", more="-vf setsar=4/3")
+    path = tmp_path / f"turned.{container}"
+    ffmpeg(["-display_rotation", str(turn), "-i", flat, "-c", "copy", path])
+    info = telecine.probe(path)
+    assert info.rotation in ({turn, 360 - turn} if turn else {0})
+    assert info.sample_aspect_ratio == (Fraction(3, 4) if turn % 180 else Fraction(4, 3))
+
+
+# orientation
+
+
+def test_rotation_of_a_matroska_track_with_another_number_is_applied() -> None:
+    data = CLIPS["rotated90.mkv"].bytes()
+    renumbered = bytearray(data.replace(b"\xd7\x81\x01", b"\xd7\x81\x05", 1))
+    with av.open(io.BytesIO(data)) as container:
+        payloads = [bytes(packet) for packet in container.demux(video=0) if packet.size]
+    at = 0
+    for payload in payloads:  # before it, a block has the number of its track, the time in two bytes and flags
+        at = renumbered.index(payload, at)
+        assert renumbered[at - 4] == 0x81
+        renumbered[at - 4] = 0x85
+    frames = telecine.load(bytes(renumbered))
+    np.testing.assert_array_equal(frames.data, telecine.load(data).data[frames.indices])
+    assert frames.info.rotation == 90 and len(frames) == 30
+
+
+def test_rotation_in_a_compressed_movie_box_is_applied() -> None:
+    data = CLIPS["rotated90.mp4"].bytes()
+    at = data.index(b"moov") - 4
+    (size,) = struct.unpack_from(">I", data, at)
+    assert at + size == len(data)  # no offset changes
+    packed = zlib.compress(data[at:])
+
+    def box(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", 8 + len(content)) + kind + content
+
+    compressed = box(b"cmov", box(b"dcom", b"zlib") + box(b"cmvd", struct.pack(">I", size) + packed))
+    frames = telecine.load(data[:at] + box(b"moov", compressed))
+    np.testing.assert_array_equal(frames.data, telecine.load(data).data)
+    assert frames.info.rotation == 90
