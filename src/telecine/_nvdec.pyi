@@ -18,7 +18,7 @@ LEADING: int
 """Packet flag: leading picture of the random access point before it."""
 
 class NvdecError(RuntimeError):
-    """``args`` are the message and its kind: "unusable", "unsupported", "memory" or "driver"."""
+    """``args`` are the message and its kind: "unusable", "unsupported", "limit", "memory", "threads" or "driver"."""
 
 class Caps(TypedDict):
     """Capabilities of a GPU's video decoder; sizes are (height, width)."""
@@ -114,7 +114,22 @@ class DeviceArray:
         """Copy frames of the same shape from host memory."""
 
     def to_host(self) -> npt.NDArray[np.uint8]: ...
-    def __dlpack__(self, **options: Any) -> Any: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Return a DLPack capsule, versioned for ``max_version`` (1, 0) or later.
+
+        The frames are complete, so no work is enqueued on ``stream``. Export to the CPU, (1, 0), makes a copy.
+
+        Raises:
+            BufferError: the memory is on another device, or ``copy`` is False and the export needs a copy.
+            ValueError: ``stream`` is 0 or below -1.
+        """
     def __dlpack_device__(self) -> tuple[int, int]: ...
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
@@ -130,7 +145,14 @@ class DeviceView:
     def __getitem__(self, key: Any) -> Any: ...
     def permute(self, axes: Sequence[int]) -> DeviceView: ...
     def to_host(self) -> npt.NDArray[np.uint8]: ...
-    def __dlpack__(self, **options: Any) -> Any: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...

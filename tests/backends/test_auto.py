@@ -14,7 +14,7 @@ from support.clips import CLIPS
 from telecine.backends import Backend, BackendStatus, Decoded, DecodeRequest, auto, registry
 from telecine.backends.nvdec import backend as nvdec
 from telecine.backends.pyav.backend import PyAVBackend
-from telecine.errors import BackendUnavailable, OverloadedError, TelecineError, UnsupportedVideoError
+from telecine.errors import BackendUnavailable, LimitError, OverloadedError, TelecineError, UnsupportedVideoError
 from telecine.validation import Option
 
 
@@ -57,7 +57,7 @@ def test_the_gpu_decodes_what_it_can(gpu: FakeNvdec) -> None:
     assert (report.backend, report.fallback_reason) == ("nvdec", None)
 
 
-@pytest.mark.parametrize("kind", [UnsupportedVideoError, BackendUnavailable, OverloadedError])
+@pytest.mark.parametrize("kind", [UnsupportedVideoError, BackendUnavailable, LimitError, OverloadedError])
 def test_a_video_that_the_gpu_refuses_is_decoded_on_the_cpu_and_uploaded(
     gpu: FakeNvdec, kind: type[TelecineError]
 ) -> None:

@@ -10,11 +10,14 @@ from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeReques
 from telecine.backends.cuda_output import check_gpu, upload
 from telecine.backends.nvdec.backend import OUT
 from telecine.backends.registry import get_backend
-from telecine.errors import BackendUnavailable, OverloadedError, UnsupportedVideoError
+from telecine.errors import BackendUnavailable, LimitError, OverloadedError, UnsupportedVideoError
 from telecine.plan.decode_plan import make_plan
 from telecine.validation import Option
 
 __all__ = ["AutoBackend"]
+
+_REFUSALS = (UnsupportedVideoError, BackendUnavailable, LimitError, OverloadedError)
+"""Errors of NVDEC after which the CPU decodes. It can return the frames before a picture that exceeds a limit."""
 
 
 class AutoBackend(Backend):
@@ -41,7 +44,7 @@ class AutoBackend(Backend):
     def decode(self, request: DecodeRequest) -> Decoded:
         try:
             decoded = get_backend("nvdec").decode(_for_gpu(request))
-        except (UnsupportedVideoError, BackendUnavailable, OverloadedError) as error:
+        except _REFUSALS as error:
             return _upload(request, get_backend("pyav").decode(_for_cpu(request)), str(error))
         return self._decode_lost(request, decoded)
 
@@ -51,7 +54,7 @@ class AutoBackend(Backend):
             for decoded in get_backend("nvdec").decode_chunks(_for_gpu(request), chunk_frames):
                 start, done = done, done + len(decoded.kept)
                 yield self._decode_lost(replace(request, plan=make_plan(index, frames[start:done])), decoded)
-        except (UnsupportedVideoError, BackendUnavailable, OverloadedError) as error:
+        except _REFUSALS as error:
             rest = replace(request, plan=make_plan(index, frames[done:]))
             for decoded in get_backend("pyav").decode_chunks(_for_cpu(rest), chunk_frames):
                 yield _upload(request, decoded, str(error))

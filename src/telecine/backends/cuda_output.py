@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from telecine.backends.base import DecodeRequest, first_line
 from telecine.bitstream.h273 import matrix_code
-from telecine.errors import BackendUnavailable, OverloadedError, TelecineError, UnsupportedVideoError
+from telecine.errors import BackendUnavailable, LimitError, OverloadedError, TelecineError, UnsupportedVideoError
 from telecine.index.video_info import VideoInfo
 from telecine.pixels.geometry import Geometry
 
@@ -41,7 +41,12 @@ PIXEL_FORMATS = {
 """The pixel formats that the kernel converts, by FFmpeg's names: (chroma format, bits per component)."""
 _MATRICES = frozenset("unknown bt709 fcc bt470bg smpte170m smpte240m bt2020nc bt2020c".split())
 """FFmpeg's names of the matrix coefficients that the kernel converts by; others are not linear, or not YUV."""
-_ERRORS: dict[str, type[TelecineError]] = {"unsupported": UnsupportedVideoError, "memory": OverloadedError}
+_ERRORS: dict[str, type[TelecineError]] = {
+    "unsupported": UnsupportedVideoError,
+    "limit": LimitError,
+    "memory": OverloadedError,
+    "threads": OverloadedError,
+}
 """By the extension's kinds of failure; other kinds mean that the device cannot be used."""
 
 
@@ -124,7 +129,7 @@ def check_gpu(device: str, out: str) -> None:
 
 
 def device_error(subject: str, error: Exception, kind: str = "") -> TelecineError:
-    """Convert an error of the extension or of torch: unsupported video, a full device, or no usable one."""
+    """Convert an error of the extension or of torch: unsupported video, a limit, a full machine, or no usable GPU."""
     reason, named = error.args[0] if error.args else "", error.args[1] if len(error.args) > 1 else kind
     if type(error).__name__ == "OutOfMemoryError":
         named = "memory"

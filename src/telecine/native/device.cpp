@@ -66,10 +66,12 @@ std::string Device::pci_address() const {
 
 DecodeCaps Device::caps(VideoCodec codec, Chroma chroma, int depth) {
     const auto key = std::make_tuple(static_cast<int>(codec), static_cast<int>(chroma), depth);
-    std::lock_guard<std::mutex> hold(mutex_);
-    const auto found = caps_.find(key);
-    if (found != caps_.end()) {
-        return found->second;
+    {
+        std::lock_guard<std::mutex> hold(mutex_);
+        const auto found = caps_.find(key);
+        if (found != caps_.end()) {
+            return found->second;
+        }
     }
     DecodeCaps caps = {};
     caps.codec = codec;
@@ -83,6 +85,7 @@ DecodeCaps Device::caps(VideoCodec codec, Chroma chroma, int depth) {
     } else {
         driver_.check(result, "querying the capabilities of the video decoder");
     }
+    std::lock_guard<std::mutex> hold(mutex_);
     caps_[key] = caps;
     return caps;
 }
@@ -98,13 +101,34 @@ void Device::load_kernel() {
 std::shared_ptr<DeviceScale> Device::scale(const Surface& surface, const Geometry& geometry, CUstream stream) {
     const ScaleKey key(surface.width, surface.height, surface.depth, surface.chroma_shift_x, surface.chroma_shift_y,
                        geometry.width, geometry.height, geometry.quarter_turns & 1, geometry.bicubic);
-    std::lock_guard<std::mutex> hold(mutex_);
-    for (auto entry = scales_.begin(); entry != scales_.end(); ++entry) {
-        if (entry->first == key) {
-            scales_.splice(scales_.begin(), scales_, entry);
-            return entry->second;
+    const auto find = [&]() -> std::shared_ptr<DeviceScale> {
+        for (auto entry = scales_.begin(); entry != scales_.end(); ++entry) {
+            if (entry->first == key) {
+                scales_.splice(scales_.begin(), scales_, entry);
+                return entry->second;
+            }
+        }
+        return nullptr;
+    };
+    {
+        std::lock_guard<std::mutex> hold(mutex_);
+        if (auto found = find()) {
+            return found;
         }
     }
+    auto made = upload_scale(surface, geometry, stream);
+    std::lock_guard<std::mutex> hold(mutex_);
+    if (auto found = find()) {
+        return found;  // another thread was faster
+    }
+    scales_.emplace_front(key, made);
+    if (scales_.size() > kMaxScales) {
+        scales_.pop_back();
+    }
+    return made;
+}
+
+std::shared_ptr<DeviceScale> Device::upload_scale(const Surface& surface, const Geometry& geometry, CUstream stream) {
     auto made = std::make_shared<DeviceScale>();
     made->plan = plan_scale(surface, geometry);
     if (!made->plan.direct) {
@@ -129,10 +153,6 @@ std::shared_ptr<DeviceScale> Device::scale(const Surface& surface, const Geometr
             made->taps[i] = {reinterpret_cast<const int32_t*>(base + offsets[i][0]),
                              reinterpret_cast<const int16_t*>(base + offsets[i][1]), made->plan.tables[i].count};
         }
-    }
-    scales_.emplace_front(key, made);
-    if (scales_.size() > kMaxScales) {
-        scales_.pop_back();
     }
     return made;
 }

@@ -88,12 +88,13 @@ public:
 
 private:
     Device(const Driver& driver, int ordinal);
+    std::shared_ptr<DeviceScale> upload_scale(const Surface& surface, const Geometry& geometry, CUstream stream);
 
     const Driver& driver_;
     int ordinal_;
     CUdevice device_ = 0;
     CUcontext context_ = nullptr;
-    std::mutex mutex_;
+    std::mutex mutex_;  // not held while the GPU is waited for
     std::mutex kernel_mutex_;
     CUmodule module_ = nullptr;
     CUfunction kernel_ = nullptr;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <mutex>
+#include <new>
 
 namespace telecine {
 namespace {
@@ -79,6 +80,22 @@ void Driver::check(CUresult result, const char* doing) const {
                    : result == kNotSupported ? Failure::Unsupported
                                              : Failure::Driver;
     throw Error(kind, std::string(doing) + ": " + describe(result));
+}
+
+Error to_error(const std::exception& error) {
+    if (const auto* known = dynamic_cast<const Error*>(&error)) {
+        return *known;
+    }
+    if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+        return Error(Failure::Memory, "the process has no host memory left");
+    }
+    return Error(Failure::Driver, error.what());
+}
+
+Event make_event(const Driver& driver) {
+    CUevent event = nullptr;
+    driver.check(driver.event_create(&event, kEventDisableTiming), "creating an event");
+    return Event(event, DestroyEvent{&driver});
 }
 
 const Driver& driver() {

@@ -1,6 +1,8 @@
 // The libraries of the NVIDIA driver, opened on first use.
 #pragma once
 
+#include <exception>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
@@ -9,13 +11,16 @@
 namespace telecine {
 
 // The kind of a failure; Python gets its name as the second argument of NvdecError.
-enum class Failure { Unusable, Unsupported, Memory, Driver };
+enum class Failure { Unusable, Unsupported, Limit, Memory, Threads, Driver };
 
 class Error : public std::runtime_error {
 public:
     Error(Failure kind, const std::string& text) : std::runtime_error(text), kind(kind) {}
     Failure kind;
 };
+
+// Returns an exception as Error: of kind Memory if the host has none left, of kind Driver if it is not known better.
+Error to_error(const std::exception& error);
 
 // X(member, symbol, parameters): one line for each function.
 #define TELECINE_CUDA_FUNCTIONS(X)                                                                                   \
@@ -74,6 +79,15 @@ struct Driver {
     void check(CUresult result, const char* doing) const;
     std::string describe(CUresult result) const;
 };
+
+struct DestroyEvent {
+    const Driver* driver = nullptr;
+    void operator()(CUevent event) const { driver->event_destroy(event); }
+};
+
+// A CUDA event, destroyed with this object.
+using Event = std::unique_ptr<void, DestroyEvent>;
+Event make_event(const Driver& driver);
 
 // Returns the driver, which is loaded and initialised on the first call. Throws Error(Unusable) with the reason if there
 // is none, in every call, and in a forked child of a process that had loaded it: CUDA does not survive a fork.

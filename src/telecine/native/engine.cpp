@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <system_error>
 
 #include "range_decoder.h"
 
@@ -74,7 +75,15 @@ void Engine::start_workers() {
     while (alive_ < count) {
         // the last worker loads the kernel while the others create their sessions
         const bool last = alive_ + 1 == count;
-        threads_.emplace_back([this, last] { work(last); });
+        try {
+            threads_.emplace_back([this, last] { work(last); });
+        } catch (const std::system_error& error) {
+            if (alive_ > 0) {
+                return;  // the next request tries again to start the others
+            }
+            throw Error(Failure::Threads, std::string("no thread can be started for decoding (") + error.what() +
+                                              "); raise the limit of threads, or send fewer requests at once");
+        }
         ++alive_;
     }
 }
@@ -104,13 +113,13 @@ void Engine::work(bool loads_kernel) {
             execute(*request, range, stream);
             lock.lock();
         } catch (const std::exception& error) {
-            const auto* ours = dynamic_cast<const Error*>(&error);
+            const Error failure = to_error(error);
             lock.lock();
             mark_failed(*request, range);
             if (!request->failed) {
                 request->failed = true;
-                request->failure = ours != nullptr ? ours->kind : Failure::Driver;
-                request->failure_text = error.what();
+                request->failure = failure.kind;
+                request->failure_text = failure.what();
             }
         }
         ++stats_.ranges;
@@ -152,13 +161,15 @@ void Engine::execute(Request& request, const DecodeRange& range, CUstream stream
         driver.check(driver.stream_wait(stream, request.ready, 0), "waiting for the output memory");
     }
     const auto mark_written = [&] {
-        CUevent event = nullptr;
-        driver.check(driver.event_create(&event, kEventDisableTiming), "creating an event");
-        {
+        try {
+            Event event = make_event(driver);
+            driver.check(driver.event_record(event.get(), stream), "marking the end of a decode range");
             std::lock_guard<std::mutex> hold(mutex_);
-            request.written.push_back(event);
+            request.written.push_back(std::move(event));
+        } catch (...) {
+            driver.stream_synchronize(stream);  // without an event the caller's stream cannot wait for the last write
+            throw;
         }
-        driver.check(driver.event_record(event, stream), "marking the end of a decode range");
     };
     try {
         RangeDecoder decoder(device_, pool_, stream, request, range);
@@ -207,37 +218,37 @@ void Engine::block_if_exiting(std::unique_lock<std::mutex>& lock) {
 void Engine::decode(Request& request, CUstream stream) {
     const Driver& driver = device_.driver();
     ScopedContext scope(driver, device_.context());
+    Event ready;
     if (request.out != 0) {
-        driver.check(driver.event_create(&request.ready, kEventDisableTiming), "creating an event");
-        driver.check(driver.event_record(request.ready, stream), "recording an event for the output memory");
+        ready = make_event(driver);
+        driver.check(driver.event_record(ready.get(), stream), "recording an event for the output memory");
+        request.ready = ready.get();
     }
+    std::vector<Event> written;
     {
         std::unique_lock<std::mutex> lock(mutex_);
         if (stopping_) {
             throw Error(Failure::Unusable, "the decoder threads are stopped");
         }
-        ++stats_.requests;
-        ++callers_;
         if (!request.ranges.empty()) {
             start_workers();
             waiting_.push_back(&request);
-            work_available_.notify_all();
-            wait_for(request, lock);
         }
+        ++stats_.requests;
+        ++callers_;  // nothing throws until it is decremented
+        work_available_.notify_all();
+        wait_for(request, lock);
         block_if_exiting(lock);
         --callers_;
         work_done_.notify_all();
         stats_.pictures += request.pictures;
         stats_.frames += request.mapped;
+        written.swap(request.written);
     }
     CUresult result = kSuccess;
-    for (CUevent event : request.written) {
-        const CUresult waited = driver.stream_wait(stream, event, 0);
+    for (const Event& event : written) {
+        const CUresult waited = driver.stream_wait(stream, event.get(), 0);
         result = result == kSuccess ? waited : result;
-        driver.event_destroy(event);
-    }
-    if (request.ready != nullptr) {
-        driver.event_destroy(request.ready);
     }
     driver.check(result, "waiting for the converted frames");
 }

@@ -39,7 +39,9 @@ const char* name_of(Failure kind) {
     switch (kind) {
         case Failure::Unusable: return "unusable";
         case Failure::Unsupported: return "unsupported";
+        case Failure::Limit: return "limit";
         case Failure::Memory: return "memory";
+        case Failure::Threads: return "threads";
         default: return "driver";
     }
 }
@@ -216,6 +218,7 @@ VideoFormat format_of(const std::string& codec, const std::string& chroma, int d
 
 std::optional<std::string> refusal(int device, const std::string& codec, const std::string& chroma, int depth,
                                    int width, int height) {
+    nb::gil_scoped_release release;
     try {
         const VideoFormat format = format_of(codec, chroma, depth, width, height);
         require_supported(format, Device::open(device).caps(format.codec, format.chroma, depth));
@@ -229,7 +232,11 @@ std::optional<std::string> refusal(int device, const std::string& codec, const s
 }
 
 nb::dict caps(int device, const std::string& codec, const std::string& chroma, int depth) {
-    const DecodeCaps found = Device::open(device).caps(codec_of(codec), chroma_of(chroma), depth);
+    DecodeCaps found;
+    {
+        nb::gil_scoped_release release;
+        found = Device::open(device).caps(codec_of(codec), chroma_of(chroma), depth);
+    }
     nb::dict result;
     result["supported"] = found.supported != 0;
     result["num_engines"] = static_cast<int>(found.num_engines);
@@ -240,9 +247,17 @@ nb::dict caps(int device, const std::string& codec, const std::string& chroma, i
 }
 
 nb::dict stats(int device) {
-    Engine& engine = Engine::of(device);
-    const EngineStats now = engine.stats();
-    const SessionStats& sessions = engine.pool().stats();
+    EngineStats now;
+    SessionPool* pool = nullptr;
+    size_t idle = 0;
+    {
+        nb::gil_scoped_release release;
+        Engine& engine = Engine::of(device);
+        now = engine.stats();
+        pool = &engine.pool();
+        idle = pool->idle();
+    }
+    const SessionStats& sessions = pool->stats();
     nb::dict result;
     result["requests"] = now.requests;
     result["ranges"] = now.ranges;
@@ -256,8 +271,8 @@ nb::dict stats(int device) {
     result["sessions_reconfigured"] = sessions.reconfigured.load();
     result["sessions_evicted"] = sessions.evicted.load();
     result["sessions_destroyed_after_error"] = sessions.destroyed_after_error.load();
-    result["sessions_idle"] = engine.pool().idle();
-    result["session_bytes"] = engine.pool().bytes();
+    result["sessions_idle"] = idle;
+    result["session_bytes"] = pool->bytes();
     return result;
 }
 
@@ -295,6 +310,8 @@ void bind_errors(nb::module_& m) {
             std::rethrow_exception(thrown);
         } catch (const Error& error) {
             PyErr_SetObject(type.ptr(), nb::make_tuple(error.what(), name_of(error.kind)).ptr());
+        } catch (const std::bad_alloc& error) {
+            PyErr_SetObject(type.ptr(), nb::make_tuple(to_error(error).what(), name_of(Failure::Memory)).ptr());
         }
     });
 }
@@ -323,18 +340,26 @@ NB_MODULE(_nvdec, m) {
     m.attr("OPEN") = static_cast<int>(kOpen);
     m.attr("LEADING") = static_cast<int>(kLeading);
     m.def("load", &set_libraries, "cuda"_a, "cuvid"_a);
-    m.def("device_count", [] {
-        int count = 0;
-        driver().check(driver().device_count(&count), "counting the GPUs");
-        return count;
-    });
-    m.def("driver_version", [] {
-        int version = 0;
-        driver().check(driver().driver_version(&version), "querying the version of the driver");
-        return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-    });
-    m.def("device_name", [](int device) { return Device::open(device).name(); }, "device"_a);
-    m.def("pci_address", [](int device) { return Device::open(device).pci_address(); }, "device"_a);
+    // These call the driver, which may wait for the GPU.
+    const nb::call_guard<nb::gil_scoped_release> without_gil;
+    m.def(
+        "device_count",
+        [] {
+            int count = 0;
+            driver().check(driver().device_count(&count), "counting the GPUs");
+            return count;
+        },
+        without_gil);
+    m.def(
+        "driver_version",
+        [] {
+            int version = 0;
+            driver().check(driver().driver_version(&version), "querying the version of the driver");
+            return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+        },
+        without_gil);
+    m.def("device_name", [](int device) { return Device::open(device).name(); }, "device"_a, without_gil);
+    m.def("pci_address", [](int device) { return Device::open(device).pci_address(); }, "device"_a, without_gil);
     m.def("caps", &caps, "device"_a, "codec"_a, "chroma"_a, "depth"_a);
     m.def("refusal", &refusal, "device"_a, "codec"_a, "chroma"_a, "depth"_a, "width"_a, "height"_a);
     m.def("decode", &decode, "device"_a, "codec"_a, "extradata"_a, "packets"_a, "display_order"_a, "flags"_a,
@@ -353,6 +378,7 @@ NB_MODULE(_nvdec, m) {
     m.def(
         "configure",
         [](int device, std::optional<int> workers, std::optional<size_t> session_bytes, size_t idle_sessions) {
+            nb::gil_scoped_release release;
             Engine& engine = Engine::of(device);
             if (workers) {
                 engine.set_workers(*workers);

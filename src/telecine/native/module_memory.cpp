@@ -1,12 +1,16 @@
 // Python bindings of memory: frames on a device, views of them, and copies on the host.
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "bindings.h"
+#include "dlpack.h"
 #include "memory.h"
 
 namespace nb = nanobind;
@@ -35,6 +39,11 @@ HostArray to_host(int device, uint64_t pointer, const DeviceArray::Shape& shape,
     const size_t sides[4] = {static_cast<size_t>(shape[0]), static_cast<size_t>(shape[1]),
                              static_cast<size_t>(shape[2]), static_cast<size_t>(shape[3])};
     return HostArray(copy->data(), 4, sides, owner);
+}
+
+std::unique_ptr<DeviceArray> copy_rows(const DeviceArray& array, const int64_t* indices, size_t count) {
+    nb::gil_scoped_release release;
+    return array.rows(indices, count);
 }
 
 // A view of a DeviceArray without a copy: one frame, or all frames with their axes in another order.
@@ -85,6 +94,15 @@ public:
         return DeviceView(array_, axes, row_);
     }
 
+    // Returns the same view of a copy of its memory.
+    DeviceView copied() const {
+        std::vector<int64_t> rows;
+        for (int64_t i = 0; i < (is_frame() ? 1 : array().shape()[0]); ++i) {
+            rows.push_back(row_ + i);
+        }
+        return DeviceView(nb::cast(copy_rows(array(), rows.data(), rows.size())), axes_);
+    }
+
     nb::object to_host() const {
         const auto& sides = array().shape();
         const int64_t count = is_frame() ? 1 : sides[0];
@@ -106,13 +124,35 @@ DeviceView whole(nb::handle array) {
     return DeviceView(nb::borrow(array), {0, 1, 2, 3});
 }
 
-// Returns a DLPack capsule, which keeps the memory alive. All writes are finished, so there is no stream to wait for.
-nb::object as_dlpack(const DeviceView& view) {
-    const std::vector<size_t> shape = view.shape();
-    const std::vector<int64_t> strides = view.strides();
-    return nb::cast(nb::ndarray<uint8_t, nb::device::cuda>(
-        reinterpret_cast<void*>(view.address()), shape.size(), shape.data(), view.owner(), strides.data(),
-        nb::dtype<uint8_t>(), nb::device::cuda::value, view.ordinal()));
+using Pair = std::pair<int64_t, int64_t>;
+
+// Returns a DLPack capsule by the rules of the Python array API for __dlpack__. All writes of an array are finished when
+// Python gets it, so its memory is ready for any stream, and nothing has to be enqueued on the consumer's.
+nb::object to_dlpack(const DeviceView& view, std::optional<int64_t> stream, std::optional<Pair> max_version,
+                     std::optional<Pair> dl_device, std::optional<bool> copy) {
+    if (stream && (*stream == 0 || *stream < -1)) {
+        throw nb::value_error("stream must be None, -1, 1 (default stream), 2 (per-thread) or the address of a stream");
+    }
+    const bool versioned = max_version && max_version->first >= 1;
+    const auto export_memory = [&](uint64_t address, DlpackDevice device, int ordinal, nb::object owner, bool copied) {
+        const std::vector<size_t> sides = view.shape();
+        return make_dlpack_capsule({address, {sides.begin(), sides.end()}, view.strides(), device, ordinal,
+                                    std::move(owner), copied}, versioned);
+    };
+    if (dl_device && *dl_device == Pair(static_cast<int64_t>(DlpackDevice::Cpu), 0)) {
+        if (copy == false) {
+            throw nb::buffer_error("the frames are on a GPU: an export to the CPU needs a copy, and copy is False");
+        }
+        nb::object host = view.to_host();
+        const auto address = nb::cast<uint64_t>(host.attr("ctypes").attr("data"));
+        return export_memory(address, DlpackDevice::Cpu, 0, host, true);
+    }
+    if (dl_device && *dl_device != Pair(static_cast<int64_t>(DlpackDevice::Cuda), view.ordinal())) {
+        throw nb::buffer_error("dl_device must be the GPU that the frames are on, or (1, 0), the CPU");
+    }
+    const bool copied = copy.value_or(false);
+    const DeviceView source = copied ? view.copied() : view;
+    return export_memory(source.address(), DlpackDevice::Cuda, source.ordinal(), source.owner(), copied);
 }
 
 nb::dict cuda_array_interface(const DeviceView& view) {
@@ -137,7 +177,7 @@ nb::object item(const DeviceView& view, const nb::object& key) {
                                    nb::cast<int64_t>(nb::int_(indices))));
     }
     const auto rows = nb::cast<Numbers>(numpy.attr("ascontiguousarray")(indices, numpy.attr("int64")));
-    nb::object array = nb::cast(view.array().rows(rows.data(), rows.size()));
+    nb::object array = nb::cast(copy_rows(view.array(), rows.data(), rows.size()));
     const bool reordered = view.axes() != std::vector<size_t>{0, 1, 2, 3};
     return reordered ? nb::cast(DeviceView(array, view.axes())) : array;
 }
@@ -152,7 +192,8 @@ void bind_device_view(nb::module_& m) {
         .def("to_host", &DeviceView::to_host)
         .def("__dlpack_device__",
              [](const DeviceView& v) { return nb::make_tuple(nb::device::cuda::value, v.ordinal()); })
-        .def("__dlpack__", [](const DeviceView& v, const nb::kwargs&) { return as_dlpack(v); })
+        .def("__dlpack__", &to_dlpack, nb::kw_only(), "stream"_a = nb::none(), "max_version"_a = nb::none(),
+             "dl_device"_a = nb::none(), "copy"_a = nb::none())
         .def_prop_ro("__cuda_array_interface__", &cuda_array_interface);
 }
 
@@ -166,6 +207,7 @@ void bind_device_array(nb::module_& m) {
                         throw nb::value_error("shape is out of range");
                     }
                 }
+                nb::gil_scoped_release release;
                 new (self) DeviceArray(Device::open(device), shape);
             },
             "device"_a, "shape"_a)
@@ -181,7 +223,7 @@ void bind_device_array(nb::module_& m) {
                         throw nb::index_error("there is no such frame");
                     }
                 }
-                return a.rows(indices.data(), indices.size());
+                return copy_rows(a, indices.data(), indices.size());
             },
             "indices"_a)
         .def(
@@ -204,7 +246,14 @@ void bind_device_array(nb::module_& m) {
         .def("to_host", [](const DeviceArray& a) { return to_host(a.device().ordinal(), a.address(), a.shape(), 0); })
         .def("__dlpack_device__",
              [](const DeviceArray& a) { return nb::make_tuple(nb::device::cuda::value, a.device().ordinal()); })
-        .def("__dlpack__", [](nb::handle_t<DeviceArray> self, const nb::kwargs&) { return as_dlpack(whole(self)); })
+        .def(
+            "__dlpack__",
+            [](nb::handle_t<DeviceArray> self, std::optional<int64_t> stream, std::optional<Pair> max_version,
+               std::optional<Pair> dl_device, std::optional<bool> copy) {
+                return to_dlpack(whole(self), stream, max_version, dl_device, copy);
+            },
+            nb::kw_only(), "stream"_a = nb::none(), "max_version"_a = nb::none(), "dl_device"_a = nb::none(),
+            "copy"_a = nb::none())
         .def_prop_ro("__cuda_array_interface__",
                      [](nb::handle_t<DeviceArray> self) { return cuda_array_interface(whole(self)); });
 }

@@ -57,6 +57,7 @@ public:
         : device_(Device::open(device)), geometry_(geometry), output_(output) {}
 
     ~SurfaceConverter() {
+        nb::gil_scoped_release release;
         try {
             finish();
         } catch (const Error&) {

@@ -14,6 +14,7 @@ constexpr size_t kMaxPending = 4;
 constexpr size_t kMaxMapped = 1;  // besides the one being mapped; a session has two output surfaces
 // Other pictures are queued while a status is awaited, so this interval costs no time.
 constexpr auto kStatusPoll = std::chrono::microseconds(500);
+constexpr auto kStatusTimeout = std::chrono::seconds(30);
 
 // Returns true if a VP9 packet only shows an earlier picture (show_existing_frame, VP9 6.2).
 bool shows_existing(const Packet& packet) {
@@ -53,9 +54,6 @@ RangeDecoder::~RangeDecoder() {
         driver_.parser_destroy(parser_);
     }
     return_session(!error_ && pending_.empty());
-    for (CUevent event : events_) {
-        driver_.event_destroy(event);
-    }
 }
 
 bool RangeDecoder::reorders() const {
@@ -78,6 +76,9 @@ void RangeDecoder::execute() {
             drain();
             return 1;
         });
+    }
+    if (stopped_) {
+        request_.stop = true;
     }
     pending_.clear();
     const Loss reason = error_ ? Loss::Failed : stopped_ ? Loss::Stopped : Loss::Missing;
@@ -147,10 +148,8 @@ int RangeDecoder::catch_errors(Step step) {
     }
     try {
         return step();
-    } catch (const Error& error) {
-        error_ = std::make_unique<Error>(error);
     } catch (const std::exception& error) {
-        error_ = std::make_unique<Error>(Failure::Driver, error.what());
+        error_ = std::make_unique<Error>(to_error(error));
     }
     return 0;
 }
@@ -177,9 +176,11 @@ int RangeDecoder::sequence(const VideoFormat& format) {
         check_up_to(static_cast<int>(pictures_.size()) - 1);
     }
     unmap(0);
-    const auto& shown = format.display_area;
-    if (static_cast<int64_t>(shown.right - shown.left) * (shown.bottom - shown.top) > request_.max_pixels) {
-        throw Error(Failure::Unsupported, "the picture grows to more pixels than the request allows");
+    const int64_t width = format.display_area.right - format.display_area.left;
+    const int64_t height = format.display_area.bottom - format.display_area.top;
+    if (width * height > request_.max_pixels) {
+        throw Error(Failure::Limit, "the picture grows to " + std::to_string(width) + "x" + std::to_string(height) +
+                                        " pixels; limits.max_pixels is " + std::to_string(request_.max_pixels));
     }
     const bool same_key =
         session_ && session_->key() == session_key(format, device_.caps(format.codec, format.chroma,
@@ -262,7 +263,7 @@ void RangeDecoder::check_up_to(int picture) {
     for (; num_checked_ <= picture; ++num_checked_) {
         Picture& one = pictures_[num_checked_];
         const int status = status_of(num_checked_);
-        bool reliable = status != kStatusError && status != kStatusErrorConcealed;
+        bool reliable = status != kStatusError && status != kStatusErrorConcealed && status != kStatusInProgress;
         if (request_.trust_references && !one.intra) {
             reliable &= std::all_of(one.references.begin(), one.references.end(),
                                     [&](int r) { return r >= 0 && (r >= num_checked_ || pictures_[r].reliable); });
@@ -271,14 +272,25 @@ void RangeDecoder::check_up_to(int picture) {
     }
 }
 
+// Returns the final decode status of a picture: kStatusInvalid if the GPU has none for this codec, kStatusInProgress if
+// the request is stopped before.
 int RangeDecoder::status_of(int picture) {
+    const auto timeout = Clock::now() + kStatusTimeout;
     while (has_status_) {
+        if (request_.stopped()) {
+            stopped_ = true;
+            return kStatusInProgress;
+        }
         DecodeStatus status = {};
         const CUresult result = driver_.decode_status(session_->handle(), pictures_[picture].surface, &status);
-        if (result != kSuccess) {
-            has_status_ = false;  // not available for this codec or GPU
+        if (result == kNotSupported && picture == 0) {
+            has_status_ = false;
+        } else if (result != kSuccess) {
+            return kStatusError;  // nothing proves that this picture is good; the next one may have a status
         } else if (status.status != kStatusInProgress) {
             return status.status;
+        } else if (Clock::now() >= timeout) {
+            throw Error(Failure::Driver, "the video decoder has not finished a picture within 30 seconds");
         } else {
             std::this_thread::sleep_for(kStatusPoll);
         }
@@ -295,6 +307,9 @@ void RangeDecoder::write_pending(size_t keep) {
 }
 
 void RangeDecoder::write_out(const Pending& pending) {
+    if (stopped_) {
+        return;
+    }
     unmap(kMaxMapped);
     ProcessParams process = {};
     process.progressive_frame = pending.info.progressive_frame;
@@ -305,10 +320,14 @@ void RangeDecoder::write_out(const Pending& pending) {
     unsigned pitch = 0;
     driver_.check(driver_.map_frame(session_->handle(), pictures_[pending.picture].surface, &address, &pitch, &process),
                   "mapping a picture");
-    mapped_.push_back({address, nullptr});
+    const int32_t target = request_.packets[pending.packet].target;
+    mapped_.push_back({address, target, nullptr});
     // mapping has waited for the picture and all before it, so their status is final
     check_up_to(pending.picture);
-    Loss& loss = request_.targets[request_.packets[pending.packet].target].loss;
+    if (stopped_) {
+        return;
+    }
+    Loss& loss = request_.targets[target].loss;
     if (!pictures_[pending.picture].reliable || process.unpaired_field) {
         loss = Loss::Damaged;
         return;
@@ -332,29 +351,34 @@ void RangeDecoder::convert(const Pending& pending, CUdeviceptr address, unsigned
         driver_.check(driver_.copy_on_device(other, first, size, stream_), "repeating a frame");
     }
     if (events_.empty()) {
-        CUevent event = nullptr;
-        driver_.check(driver_.event_create(&event, kEventDisableTiming), "creating an event");
-        events_.push_back(event);
+        events_.push_back(make_event(driver_));
     }
-    mapped_.back().converted = events_.back();
+    mapped_.back().converted = std::move(events_.back());
     events_.pop_back();
-    driver_.check(driver_.event_record(mapped_.back().converted, stream_), "marking a converted frame");
+    driver_.check(driver_.event_record(mapped_.back().converted.get(), stream_), "marking a converted frame");
     request_.mapped.fetch_add(1, std::memory_order_relaxed);
 }
 
+// Unmaps all pictures except the last `keep`, each after its conversion. All of them also if one fails; its frame is lost.
 void RangeDecoder::unmap(size_t keep) {
+    CUresult converted = kSuccess;
+    CUresult unmapped = kSuccess;
     while (mapped_.size() > keep) {
-        const Mapped mapped = mapped_.front();
+        Mapped mapped = std::move(mapped_.front());
         mapped_.pop_front();
-        CUresult waited = kSuccess;
-        if (mapped.converted != nullptr) {
-            waited = driver_.event_synchronize(mapped.converted);
-            events_.push_back(mapped.converted);
+        if (mapped.converted) {
+            const CUresult result = driver_.event_synchronize(mapped.converted.get());
+            if (result != kSuccess) {
+                request_.targets[mapped.target].loss = Loss::Failed;
+                converted = result;
+            }
+            events_.push_back(std::move(mapped.converted));
         }
-        const CUresult unmapped = driver_.unmap_frame(session_->handle(), mapped.address);
-        driver_.check(waited, "converting a frame");
-        driver_.check(unmapped, "unmapping a picture");
+        const CUresult result = driver_.unmap_frame(session_->handle(), mapped.address);
+        unmapped = result == kSuccess ? unmapped : result;
     }
+    driver_.check(converted, "converting a frame");
+    driver_.check(unmapped, "unmapping a picture");
 }
 
 // Waits until the session has decoded everything, so that it can be reused.
@@ -379,15 +403,11 @@ void RangeDecoder::return_session(bool healthy) {
     }
     try {
         unmap(0);
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
         healthy = false;
         if (!error_) {
-            error_ = std::make_unique<Error>(error);
+            error_ = std::make_unique<Error>(to_error(error));
         }
-    }
-    while (!mapped_.empty()) {
-        driver_.unmap_frame(session_->handle(), mapped_.front().address);
-        mapped_.pop_front();
     }
     pool_.give_back(std::move(session_), healthy);
     picture_in_surface_.clear();

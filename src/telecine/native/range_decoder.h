@@ -43,7 +43,8 @@ public:
 private:
     struct Mapped {
         CUdeviceptr address;
-        CUevent converted;
+        int32_t target;
+        Event converted;  // null until the conversion is enqueued
     };
 
     static int on_sequence(void* self, VideoFormat* format);
@@ -81,7 +82,7 @@ private:
     std::unique_ptr<Session> session_;
     VideoFormat format_ = {};
     std::vector<std::shared_ptr<DeviceScale>> scales_;
-    std::vector<CUevent> events_;  // unused ones
+    std::vector<Event> events_;  // unused ones
 
     std::vector<Picture> pictures_;
     std::vector<int> picture_in_surface_;  // index of the picture in each surface; -1: none of this range

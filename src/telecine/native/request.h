@@ -55,20 +55,20 @@ struct Request {
     bool trust_references = true;    // false: no random access point is exact, so missing references are normal
     CUdeviceptr out = 0;
     int64_t row_bytes = 0;
-    CUevent ready = nullptr;  // recorded on the caller's stream; the output may be written after it
+    CUevent ready = nullptr;  // recorded on the caller's stream; the output may be written after it. Not owned
     Clock::time_point deadline = Clock::time_point::max();
     // Returns true if the request is cancelled; called by the calling thread every few milliseconds. May be empty.
     std::function<bool()> is_cancelled;
 
-    std::atomic<bool> stop{false};  // set by the caller at cancellation or deadline
+    std::atomic<bool> stop{false};  // set at cancellation, and by the first thread that sees the deadline pass
     std::atomic<int64_t> pictures{0}, mapped{0};
 
-    // catch_errors by the engine's mutex
+    // protected by the engine's mutex
     size_t next_range = 0, running = 0, finished = 0;
     bool failed = false;
     Failure failure = Failure::Driver;
     std::string failure_text;
-    std::vector<CUevent> written;  // one for each range, recorded after its last write
+    std::vector<Event> written;  // one for each range, recorded after its last write
 
     bool stopped() const { return stop.load(std::memory_order_relaxed) || Clock::now() >= deadline; }
 };

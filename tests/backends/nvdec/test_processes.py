@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -9,10 +10,11 @@ import time
 
 import pytest
 
+from support.clips import CLIPS
 from support.fake_driver import build
 
 
-def _run_python(code: str, *arguments: str) -> str:
+def _run_python(code: str, *arguments: str, preload: str = "") -> str:
     """Run ``code`` in a new interpreter that has imported ``_nvdec``, and return its output."""
     prelude = f"""
         import os, sys
@@ -25,7 +27,8 @@ def _run_python(code: str, *arguments: str) -> str:
         from telecine import _nvdec
     """
     command = [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(code), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    environment = {**os.environ, "LD_PRELOAD": preload}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
@@ -114,3 +117,55 @@ def test_importing_the_extension_starts_no_thread_and_loads_no_driver() -> None:
         print(len(os.listdir("/proc/self/task")) - threads, "libcuda" in Path("/proc/self/maps").read_text())
     """
     assert _run_python(code).split() == ["0", "False"]
+
+
+@pytest.mark.parametrize(("allowed", "outcome"), [(0, "threads"), (1, "decoded"), (3, "decoded")])
+def test_without_threads_a_request_fails_and_the_engine_stays_usable(allowed: int, outcome: str) -> None:
+    code = """
+        import time
+        from support.fake_driver.double import HANDLES, Double
+        from support.fake_driver.stream import gop
+        double = Double()
+        double.nvdec = _nvdec
+        _nvdec.load(double.path, double.path)
+        double.set(threads_left=int(sys.argv[1]))
+        for _ in range(2):
+            try:
+                assert double.decode(gop(0, 5), [4])[0].loss == b"\\0"
+                print("decoded")
+            except _nvdec.NvdecError as error:
+                print(error.args[1])
+                assert double.count("events") == 0, "an event is left"
+        print(_nvdec.stats(0)["workers"])
+        double.set(threads_left=-1)
+        assert double.decode(gop(0, 5), [4])[0].loss == b"\\0"
+        print(_nvdec.stats(0)["workers"])
+        started = time.perf_counter()
+        assert _nvdec.shutdown() and time.perf_counter() - started < 2
+        assert double.decode(gop(0, 5), [4])[0].loss == b"\\0"
+        assert _nvdec.shutdown()
+        assert not any(double.count(name) for name in HANDLES)
+    """
+    output = _run_python(code, str(allowed), preload=str(build.fake_driver())).split()
+    assert output == [outcome, outcome, str(allowed), "4"]
+
+
+def test_without_threads_nvdec_is_overloaded_and_auto_decodes_on_the_cpu() -> None:
+    code = """
+        import ctypes
+        import telecine
+        library = ctypes.CDLL(sys.argv[1])
+        _nvdec.load(sys.argv[1], sys.argv[1])
+        library.fake_set(b"threads_left", ctypes.c_long(0))
+        options = dict(indices=[0], device="cuda", out="numpy")
+        try:
+            telecine.load(sys.argv[2], backend="nvdec", **options)
+        except telecine.OverloadedError as error:
+            print(error)
+        report = telecine.load(sys.argv[2], threads=1, **options).report
+        print(report.backend, report.fallback_reason)
+    """
+    fake, clip = str(build.fake_driver()), str(CLIPS["base.mp4"].path())
+    named, fallback = _run_python(code, fake, clip, preload=fake).splitlines()
+    assert named.startswith("nvdec: no thread can be started for decoding")
+    assert fallback.startswith("pyav nvdec: no thread can be started")

@@ -46,9 +46,9 @@ def fake_driver(*definitions: str) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_suffix(f".{os.getpid()}")
         command = [compiler, "-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", f"-I{NATIVE}"]
-        sources = [str(FAKE / "fake_cuda.cpp"), str(FAKE / "fake_cuvid.cpp")]
+        sources = [str(FAKE / f"fake_{name}.cpp") for name in ("cuda", "cuvid", "threads")]
         defines = [f"-D{name}" for name in definitions]
-        subprocess.run([*command, *defines, "-o", str(partial), *sources], check=True)
+        subprocess.run([*command, *defines, "-o", str(partial), *sources, "-ldl"], check=True)
         partial.replace(target)
     return target
 

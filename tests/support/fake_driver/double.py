@@ -20,7 +20,9 @@ HANDLES = ("memory", "pinned", "streams", "events", "decoders", "parsers", "modu
 
 _FAULTS = (
     "slow_microseconds", "decode_error_at", "create_failures", "create_out_of_memory", "map_failures", "in_progress",
-    "parser_failures", "reconfigure_failures", "memory_failures", "pinned_failures",
+    "parser_failures", "reconfigure_failures", "memory_failures", "pinned_failures", "slow_synchronize_microseconds",
+    "slow_status_microseconds", "status_unsupported", "status_failures", "stream_synchronize_failures",
+    "event_create_failures", "event_record_failures", "event_synchronize_failures",
 )  # fmt: skip
 
 

@@ -20,6 +20,8 @@ long setting(const char* name);
 bool use_up(const char* name);
 // Changes a counter, which the tests read by name.
 void count(const char* name, long change);
+// Sleeps for the microseconds of a setting.
+void pause(const char* name);
 // Reports a call that the interface forbids.
 void violation(const char* what);
 

@@ -1,4 +1,6 @@
 // The CUDA driver API: memory is on the host, streams execute synchronously, kernels run as C++.
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,7 +14,7 @@ namespace fake {
 namespace {
 
 std::mutex g_mutex;
-std::map<std::string, long> g_settings = {{"devices", 1}, {"engines", 3}};
+std::map<std::string, long> g_settings = {{"devices", 1}, {"engines", 3}, {"threads_left", -1}};
 std::map<std::string, long> g_counts;
 std::map<CUstream, int> g_waits;
 thread_local int t_depth = 0;
@@ -37,6 +39,12 @@ bool use_up(const char* name) {
 void count(const char* name, long change) {
     std::lock_guard<std::mutex> hold(g_mutex);
     g_counts[name] += change;
+}
+
+void pause(const char* name) {
+    if (const long microseconds = setting(name)) {
+        usleep(static_cast<unsigned>(microseconds));
+    }
 }
 
 void violation(const char* what) {
@@ -131,7 +139,8 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
     return free(stream), fake::count("streams", -1), kSuccess;
 }
 EXPORT CUresult cuStreamSynchronize(CUstream) {
-    return kSuccess;
+    fake::pause("slow_synchronize_microseconds");
+    return fake::use_up("stream_synchronize_failures") ? 999 : kSuccess;
 }
 EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
     if (*static_cast<char*>(event) == 0) {
@@ -143,16 +152,22 @@ EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
     return kSuccess;
 }
 EXPORT CUresult cuEventCreate(CUevent* event, unsigned) {
+    if (fake::use_up("event_create_failures")) {
+        return 999;
+    }
     return *event = calloc(1, 1), fake::count("events", 1), kSuccess;
 }
 EXPORT CUresult cuEventDestroy_v2(CUevent event) {
     return free(event), fake::count("events", -1), kSuccess;
 }
 EXPORT CUresult cuEventRecord(CUevent event, CUstream) {
+    if (fake::use_up("event_record_failures")) {
+        return 999;
+    }
     return *static_cast<char*>(event) = 1, kSuccess;
 }
 EXPORT CUresult cuEventSynchronize(CUevent) {
-    return kSuccess;
+    return fake::use_up("event_synchronize_failures") ? 999 : kSuccess;
 }
 
 EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* image) {

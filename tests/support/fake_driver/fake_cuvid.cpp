@@ -3,8 +3,6 @@
 //   SPS (7):      width, height, shown width, shown height (2 bytes each), chroma, depth, surfaces (1 byte each)
 //   slice (1, 5): kind, number (2), order (2), count of references, their numbers (2 each)
 // bits of kind: 1 intra, 2 reference, 4 field, 8 second field, 16 bad (decodes with an error), 32 ignored by the parser
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -250,9 +248,7 @@ EXPORT CUresult cuvidReconfigureDecoder(CUvideodecoder handle, ReconfigureInfo* 
 
 EXPORT CUresult cuvidDecodePicture(CUvideodecoder handle, PictureParams* params) {
     auto* decoder = static_cast<Decoder*>(handle);
-    if (const long pause = fake::setting("slow_microseconds")) {
-        usleep(static_cast<unsigned>(pause));
-    }
+    fake::pause("slow_microseconds");
     const int number = seven(params->data + 1, 2);
     fake::count("pictures", 1);
     if (fake::setting("decode_error_at") == number + 1) {
@@ -266,6 +262,13 @@ EXPORT CUresult cuvidDecodePicture(CUvideodecoder handle, PictureParams* params)
 
 EXPORT CUresult cuvidGetDecodeStatus(CUvideodecoder handle, int surface, DecodeStatus* status) {
     auto* decoder = static_cast<Decoder*>(handle);
+    fake::pause("slow_status_microseconds");
+    if (fake::setting("status_unsupported") != 0) {
+        return kNotSupported;
+    }
+    if (fake::use_up("status_failures")) {
+        return 999;
+    }
     status->status = fake::use_up("in_progress") ? kStatusInProgress : decoder->status[static_cast<size_t>(surface)];
     return kSuccess;
 }
