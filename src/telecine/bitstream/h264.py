@@ -7,7 +7,7 @@ from contextlib import suppress
 from telecine.bitstream import PacketInfo, PictureFormat, RandomAccess
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.h273 import FULL_RANGE, LIMITED_RANGE, RGB_MATRIX, UNSPECIFIED, UNSPECIFIED_RANGE
-from telecine.bitstream.nal import NalScanner, ParameterSetKey, unescape, unwrap_poc
+from telecine.bitstream.nal import NalScanner, ParameterSetKey, sei_messages, unescape, unwrap_poc
 
 __all__ = ["FrameNumGapDetector", "H264Scanner", "SliceHeader", "can_contain_fields"]
 
@@ -121,7 +121,6 @@ class H264Scanner(NalScanner):
                 self._pictures[key[1]] = bits.ue()
         except InvalidHeader:
             key = None
-            self._sequences.clear()  # it is not known which of them it replaces
         # fields cannot be told from frames without a sequence parameter set
         self._may_have_fields = not all(s.frame_mbs_only for s in self._sequences.values()) or not self._sequences
         return key
@@ -317,23 +316,10 @@ def _recovery_point(nal: bytes) -> tuple[int, bool] | None:
 
     With a count above 0 the picture is refreshed gradually, so decoding that starts there is not exact at once.
     """
-    data, at = unescape(nal), 1
-    while at + 2 < len(data):
-        kind, at = _sei_number(data, at)
-        size, at = _sei_number(data, at)
+    for kind, payload, _ in sei_messages(nal, 1):
         if kind == _RECOVERY_POINT:
-            try:
-                bits = BitReader(data[at : at + size])
+            with suppress(InvalidHeader):
+                bits = BitReader(payload)
                 return bits.ue(), bits.flag()
-            except InvalidHeader:
-                return None
-        at += size
+            return None
     return None
-
-
-def _sei_number(data: bytes, at: int) -> tuple[int, int]:
-    """Return a payload type or size of a SEI message (7.3.2.3.1), and the offset after it."""
-    value = 0
-    while at < len(data) and data[at] == 0xFF:
-        value, at = value + 255, at + 1
-    return value + (data[at] if at < len(data) else 0), at + 1

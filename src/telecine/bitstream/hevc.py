@@ -6,13 +6,13 @@ from telecine.bitstream import Leading, PacketInfo, RandomAccess
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.nal import NalScanner, ParameterSetKey, unescape, unwrap_poc
 
-__all__ = ["HevcScanner", "can_contain_fields", "is_progressive"]
+__all__ = ["HevcScanner", "can_contain_fields", "is_picture_type", "is_progressive"]
 
 # NAL unit types, table 7-1
 _RADL_N, _RASL_N, _RASL_R = 6, 8, 9
 _BLA_W_LP, _IDR_W_RADL, _IDR_N_LP, _CRA, _LAST_IRAP = 16, 19, 20, 21, 23
 _RANDOM_ACCESS = dict.fromkeys((16, 17, 18, _CRA), RandomAccess.OPEN) | dict.fromkeys((19, 20), RandomAccess.CLOSED)
-_LAST_VCL, _VPS, _SPS, _PPS, _END_OF_SEQUENCE, _END_OF_BITSTREAM = 31, 32, 33, 34, 36, 37
+_VPS, _SPS, _PPS, _END_OF_SEQUENCE, _END_OF_BITSTREAM = 32, 33, 34, 36, 37
 
 
 class HevcScanner(NalScanner):
@@ -77,7 +77,7 @@ class HevcScanner(NalScanner):
                 continue
             kind = (nal[0] >> 1) & 63
             # a decoder of the base layer does not show pictures of higher layers (multiview, scalable)
-            if kind <= _LAST_VCL and not nal[0] & 1 and not nal[1] >> 3:
+            if is_picture_type(kind) and not nal[0] & 1 and not nal[1] >> 3:
                 head = head or nal
             elif kind in (_VPS, _SPS, _PPS):
                 in_band.append((self._parse_parameter_set(nal), nal))
@@ -158,6 +158,11 @@ class HevcScanner(NalScanner):
             return bits.u(self._poc_lsb_bits)
         except InvalidHeader:
             return None
+
+
+def is_picture_type(kind: int) -> bool:
+    """Return True if NAL units of a type hold slices; decoders ignore the reserved types (table 7-1)."""
+    return kind <= _RASL_R or _BLA_W_LP <= kind <= _CRA
 
 
 def can_contain_fields(sequence_header: bytes) -> bool:

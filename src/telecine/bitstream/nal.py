@@ -12,8 +12,8 @@ from telecine.bitstream import Scanner
 __all__ = [
     "MAX_NAL_UNITS", "PARAMETER_SET_TYPES", "SPS_TYPE", "START_CODE", "NalScanner", "NalSplitter", "ParameterSetKey",
     "extradata_units", "has_start_codes", "join_annex_b", "join_length_prefixed", "nal_length_size", "nal_type",
-    "prepend_parameter_sets", "replace_nal_units", "replace_start_codes", "split_annex_b", "split_length_prefixed",
-    "unescape", "unwrap_poc",
+    "prepend_parameter_sets", "replace_nal_units", "replace_start_codes", "sei_messages", "split_annex_b",
+    "split_length_prefixed", "unescape", "unwrap_poc",
 ]  # fmt: skip
 
 START_CODE = b"\0\0\0\1"
@@ -50,6 +50,24 @@ _PARAMETER_SET_FIRST_BYTES = {
 def unescape(unit: bytes) -> bytes:
     """Remove the emulation prevention bytes of a NAL unit (H.264 and HEVC, 7.3.1)."""
     return unit.replace(b"\0\0\3", b"\0\0") if b"\0\0\3" in unit else unit
+
+
+def sei_messages(unit: bytes, header_bytes: int) -> Iterator[tuple[int, bytes, bytes]]:
+    """Yield (payload type, payload, whole message) of the messages of a SEI unit that are not cut off (7.3.2.3)."""
+    data = unescape(unit)
+    at, end = header_bytes, len(data) - 1  # the last byte has rbsp_trailing_bits
+    while at < end:
+        start, values = at, [0, 0]
+        for i in range(2):
+            while at < end and data[at] == 0xFF:
+                values[i], at = values[i] + 255, at + 1
+            values[i] += data[at] if at < end else len(data)
+            at += 1
+        kind, size = values
+        if at + size > end:
+            return
+        yield kind, data[at : at + size], data[start : at + size]
+        at += size
 
 
 def nal_length_size(codec: str, extradata: bytes) -> int:

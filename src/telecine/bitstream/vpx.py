@@ -97,8 +97,9 @@ _MATRICES = tuple(
 
 def _vp9_picture(bits: BitReader, profile: int) -> PictureFormat | None:
     """Read frame_sync_code and color_config(), 6.2.1 and 6.2.2, and the size after them."""
+    if bits.u(24) != 0x498342:
+        raise InvalidHeader("not a key frame of VP9")
     try:
-        bits.skip(24)
         depth = 8 if profile < 2 else 12 if bits.flag() else 10
         matrix = _MATRICES[bits.u(3)]
         if matrix == RGB_MATRIX:

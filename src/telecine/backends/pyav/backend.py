@@ -135,7 +135,7 @@ class _RangeDecoder:
     def decode(self, threads: int, ranges: tuple[DecodeRange, ...]) -> bool:
         """Decode the ranges of one decode pass. Returns True if no required packet was lost or damaged."""
         kept = self._buffer.kept
-        decode_pass = DecodePass(self._request, self._decoder.restart(threads))
+        decode_pass = DecodePass(self._request, self._decoder, threads)
         targets = output_rows(ranges)
         kept[[row for rows in targets.values() for row in rows]] = False
         for range_ in ranges:

@@ -96,7 +96,7 @@ class ChunkDecoder:
 
         If something is damaged, stop and return the number of the first range that is not settled.
         """
-        decode_pass = DecodePass(self._request, self._decoder.restart(threads))
+        decode_pass = DecodePass(self._request, self._decoder, threads)
         tracker = DamageTracker(self._index)
         self._window.clear()
         fed = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from telecine.backends.base import DecodeRequest
+from telecine.backends.pyav.hevc_units import HevcUnitFilter
 from telecine.bitstream.h264 import FrameNumGapDetector
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class Decoder:
         self._request = request
         self._context: VideoCodecContext | None = None
         self._threads = 0
+        self.units: HevcUnitFilter | None = None
+        """Filter of the packets given to the decoder, if its codec needs one."""
 
     def restart(self, threads: int) -> VideoCodecContext:
         """Return a decoder in its first state, with this number of frame threads."""
@@ -43,6 +46,9 @@ class Decoder:
         request = self._request
         options = _DECODER_OPTIONS.get(request.index.codec, {})
         self._context = request.demuxer.new_decoder(request.max_pixels, threads, options)
+        if request.index.codec == "hevc":
+            self.units = HevcUnitFilter(request.demuxer.extradata)
+            self._context.extradata = self.units.extradata
         self._threads = threads
         return self._context
 
@@ -58,8 +64,9 @@ class Decoder:
 class DecodePass:
     """Feeds the packets of one decode pass to a restarted decoder, and records which are damaged."""
 
-    def __init__(self, request: DecodeRequest, context: VideoCodecContext) -> None:
-        self._index, self._context = request.index, context
+    def __init__(self, request: DecodeRequest, decoder: Decoder, threads: int) -> None:
+        self._index, self._context = request.index, (context := decoder.restart(threads))
+        self._units = decoder.units
         self._numbers = FrameNumGapDetector(bytes(context.extradata or b"")) if self._index.codec == "h264" else None
         self.seen: set[int] = set()
         """Ordinals of the packets whose picture was returned."""
@@ -82,6 +89,10 @@ class DecodePass:
                 self._numbers.update_extradata(bytes(self._index.new_extradata[ordinal]))
             if self._numbers.has_gap_before(memoryview(packet)):
                 self.gaps.add(ordinal)
+        if self._units is not None:
+            packet, is_broken = self._units.filter(packet)
+            if is_broken:
+                self.damaged.add(picture)
         try:
             return self._record(self._context.decode(packet))
         except av.error.FFmpegError:
