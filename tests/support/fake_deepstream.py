@@ -21,7 +21,7 @@ class FakeDeepStream(types.ModuleType):
 
     A worker keeps its decoder while the codec hint stays the same. If another stream needs a larger one, its pictures
     come in the wrong order here, with the right count. It converts colours by the primaries of the stream that the
-    decoder was created for.
+    decoder was created for. Pictures of another size than the file's header says are scaled to that size.
 
     Args:
         dead: calls after which a worker dies and its caller waits forever.
@@ -29,6 +29,7 @@ class FakeDeepStream(types.ModuleType):
         slow: every call ends with the library's own timeout.
         fails: every call ends with this error, before the first picture.
         leading: return undecodable leading pictures of an open random access point of H.264 at the start.
+        scales_to: (width, height) of all frames, instead of the size in the file's header.
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class FakeDeepStream(types.ModuleType):
         slow: bool = False,
         fails: str = "",
         leading: bool = False,
+        scales_to: tuple[int, int] | None = None,
     ) -> None:
         super().__init__("nvidia.deepstream_videodecode")
         self.__version__ = "9.0.2"
         self.pools: list[Any] = []
         self.calls: list[dict[str, Any]] = []
         self.dead, self.drops, self.slow, self.fails, self.leading = dead, drops, slow, fails, leading
+        self.scales_to = scales_to
         library = self
 
         class DecodePool:
@@ -79,7 +82,8 @@ class FakeDeepStream(types.ModuleType):
             return self._result([], 0, f"timeout after {timeout_sec}s")
         if self.fails:
             return self._result([], 0, self.fails)
-        pictures, sequence = _decoded(data, self.leading)
+        pictures, sequence, size = _decoded(data, self.leading)
+        size = self.scales_to or size
         primaries = int(pictures[0].color_primaries) if pictures else 2
         if pool.made_for is None or codec != pool.hint:
             pool.hint, pool.made_for = codec, (sequence, primaries)
@@ -94,6 +98,8 @@ class FakeDeepStream(types.ModuleType):
             if self.drops and read_number(image) in self.drops:
                 continue
             total += 1
+            if (picture.width, picture.height) != size:
+                image = av.VideoFrame.from_ndarray(image, "rgb24").reformat(*size, interpolation="POINT").to_ndarray()
             if total - 1 in target_indices:
                 kept.append(image)
             if len(kept) == max_frames:
@@ -106,8 +112,8 @@ class FakeDeepStream(types.ModuleType):
         return types.SimpleNamespace(frames=frames, n_kept=len(kept), n_total=total, fps=0.0, error=error)
 
 
-def _decoded(data: bytes, leading: bool) -> tuple[list[Any], bytes]:
-    """Return the pictures of a file and its first sequence parameter set."""
+def _decoded(data: bytes, leading: bool) -> tuple[list[Any], bytes, tuple[int, int]]:
+    """Return the pictures of a file, its first sequence parameter set, and the (width, height) in its header."""
     pictures: list[Any] = []
     with av.open(io.BytesIO(data), "r") as file:
         context = file.streams.video[0].codec_context
@@ -122,7 +128,19 @@ def _decoded(data: bytes, leading: bool) -> tuple[list[Any], bytes]:
             except av.error.FFmpegError:
                 pass  # GStreamer's parser skips what it cannot read
     units = (unit.rstrip(b"\0") for unit in first.split(b"\0\0\1")[1:])
-    return pictures, next((unit for unit in units if unit[0] & 0x1F == 7 or unit[0] >> 1 == 33), b"")
+    sequence = next((unit for unit in units if unit[0] & 0x1F == 7 or unit[0] >> 1 == 33), b"")
+    return pictures, sequence, _header_size(data)
+
+
+def _header_size(data: bytes) -> tuple[int, int]:
+    """Return PixelWidth and PixelHeight of a Matroska file whose elements have sizes of eight bytes."""
+    at = data.index(b"\xe0\x01")  # Video
+    sides = []
+    for name in (0xB0, 0xBA):
+        at = data.index(bytes([name, 1]), at)
+        length = int.from_bytes(data[at + 2 : at + 9], "big")
+        sides.append(int.from_bytes(data[at + 9 : at + 9 + length], "big"))
+    return sides[0], sides[1]
 
 
 def _painted(picture: Any, primaries: int) -> np.ndarray[Any, Any] | None:

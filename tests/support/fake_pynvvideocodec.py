@@ -90,7 +90,8 @@ class FakePyNvVideoCodec(types.ModuleType):
 
     Like the driver's parser it decodes a picture when the next one begins, gives a frame the pts of its packet, skips
     what it cannot read, and ends the stream with an empty packet, after which another stream can begin. The memory of
-    frames is overwritten by the next call.
+    frames is overwritten by the next call. A picture larger than the decoder's first one is an error. In VP8 and VP9 it
+    is none, but all pictures from there on are wrong.
 
     Args:
         exchanges: give frames their pts in ascending order, as the parser does if it considers them wrong.
@@ -151,7 +152,7 @@ class _NvDecoder:
         self._times: list[int] = []
         self._size: tuple[int, int] | None = None
         self._packets = 0
-        self._broken = False
+        self._broken = self._is_wrong = False
 
     def Decode(self, packet: _PacketData) -> list[_Frame]:
         for frame in self._given:
@@ -174,6 +175,9 @@ class _NvDecoder:
         for picture in pictures:
             self._resize(picture)
             pts = heapq.heappop(self._times) if self._library.exchanges else picture.pts
+            if self._is_wrong:
+                for plane in picture.planes:
+                    plane.update(bytes(plane.buffer_size))
             if not (self._library.drops and read_number(to_rgb(picture)) in self._library.drops):
                 self._given.append(_Frame(picture, pts))
         if not packet.bsl:
@@ -199,7 +203,11 @@ class _NvDecoder:
         size = picture.width, picture.height
         self._size = self._size or size
         room = max(self._size[0], self._arguments["maxwidth"]), max(self._size[1], self._arguments["maxheight"])
-        if size[0] > room[0] or size[1] > room[1]:
+        if size[0] <= room[0] and size[1] <= room[1]:
+            return
+        if self._name in ("VP8", "VP9"):
+            self._is_wrong = True
+        else:
             self._fail("ReconfigureDecoder : Reconfigure Not supported when width/height > maxwidth/maxheight at x:1")
 
     def _fail(self, message: str) -> None:

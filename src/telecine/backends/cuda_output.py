@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "NVDEC_CODECS", "PIXEL_FORMATS", "OutputArray", "allocate_tensor", "check_gpu", "codec_refusal",
-    "conversion_refusal", "convert_errors", "device_error", "load_extension", "make_native_geometry",
-    "parse_device_index", "resolve_array_kind", "upload",
+    "NVDEC_CODECS", "PIXEL_FORMATS", "OutputArray", "allocate_tensor", "check_gpu", "check_picture_size",
+    "codec_refusal", "conversion_refusal", "convert_errors", "device_error", "hardware_refusal", "load_extension",
+    "make_native_geometry", "parse_device_index", "resolve_array_kind", "upload",
 ]  # fmt: skip
 
 NVDEC_CODECS = frozenset("h264 hevc vp8 vp9".split())
@@ -41,6 +42,7 @@ PIXEL_FORMATS = {
 """The pixel formats that the kernel converts, by FFmpeg's names: (chroma format, bits per component)."""
 _MATRICES = frozenset("unknown bt709 fcc bt470bg smpte170m smpte240m bt2020nc bt2020c".split())
 """FFmpeg's names of the matrix coefficients that the kernel converts by; others are not linear, or not YUV."""
+_log = logging.getLogger(__name__)
 _ERRORS: dict[str, type[TelecineError]] = {
     "unsupported": UnsupportedVideoError,
     "limit": LimitError,
@@ -76,6 +78,37 @@ def conversion_refusal(info: VideoInfo, geometry: Geometry) -> str | None:
     if PIXEL_FORMATS[info.pixel_format][0] == "422" and geometry.quarter_turns % 2:
         return "rotated 4:2:2 video is not converted on the GPU"
     return None
+
+
+def hardware_refusal(request: DecodeRequest) -> str | None:
+    """Return the reason why the GPU cannot decode a video; None if it can, or if it cannot be asked.
+
+    For backends whose libraries hang, or return neither frames nor an error, if the GPU cannot decode a video.
+    """
+    # such a library's own query of the capabilities may create a CUDA context beside torch's
+    info, geometry = request.info, request.geometry
+    # planes of RGB are stored as 4:4:4
+    stored = PIXEL_FORMATS.get(info.pixel_format.replace("gbrp", "yuv444p"))
+    if stored is None or request.index.codec == "av1":  # the extension does not know AV1
+        return None
+    try:
+        nvdec = load_extension()
+    except BackendUnavailable:
+        return None
+    gpu = 0 if request.device == "cpu" else parse_device_index(request.device)
+    try:
+        size = geometry.stored_width, geometry.stored_height
+        reason: str | None = nvdec.refusal(gpu, request.index.codec, *stored, *size)
+    except nvdec.NvdecError as error:
+        _log.debug("the GPU was not asked what it decodes: %s", error.args[0])
+        return None
+    return reason
+
+
+def check_picture_size(subject: str, width: int, height: int, max_pixels: int) -> None:
+    """Raise LimitError if a picture, whose size may change in mid-stream, has too many pixels."""
+    if width * height > max_pixels:
+        raise LimitError(f"{subject}: the picture grows to {width}x{height}; limits.max_pixels is {max_pixels}")
 
 
 def make_native_geometry(request: DecodeRequest, nvdec: ModuleType) -> Any:

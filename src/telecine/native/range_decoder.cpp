@@ -180,7 +180,7 @@ int RangeDecoder::sequence(const VideoFormat& format) {
     const int64_t height = format.display_area.bottom - format.display_area.top;
     if (width * height > request_.max_pixels) {
         throw Error(Failure::Limit, "the picture grows to " + std::to_string(width) + "x" + std::to_string(height) +
-                                        " pixels; limits.max_pixels is " + std::to_string(request_.max_pixels));
+                                        "; limits.max_pixels is " + std::to_string(request_.max_pixels));
     }
     const bool same_key =
         session_ && session_->key() == session_key(format, device_.caps(format.codec, format.chroma,

@@ -8,6 +8,7 @@ import threading
 import time
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ import telecine
 from support.clips import CLIPS, read_number
 from support.fake_deepstream import FakeDeepStream
 from support.fake_nvidia import fake_torch, install
-from telecine.backends import registry
+from support.ffmpeg_cli import ffmpeg
+from telecine.backends import cuda_output, registry
 from telecine.backends.deepstream import backend as deepstream
 from telecine.backends.deepstream.backend import DeepStreamBackend
 from telecine.backends.remux import output_buffers
@@ -41,7 +43,8 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
         monkeypatch.setitem(registry._instances, "deepstream", DeepStreamBackend())
         monkeypatch.setattr(deepstream, "_GRACE_SECONDS", 0.3)
         # the test clips are smaller than the hardware's minimum for HEVC
-        monkeypatch.setitem(deepstream._SIDE_LIMITS, "hevc", (16, 8192))
+        monkeypatch.setitem(deepstream._MIN_SIZES, "hevc", (16, 16))
+        monkeypatch.setattr(deepstream, "hardware_refusal", lambda request: None)
         monkeypatch.delenv("DS_SYNC_COPY", raising=False)
         return library
 
@@ -347,12 +350,41 @@ def test_videos_with_wrong_output_are_refused_before_any_call(start: Start, name
     assert not library.calls
 
 
-def test_pictures_below_the_hardware_minimum_are_refused(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("codec", "size", "allowed"),
+    [
+        ("libx265", "96x64", "from 144x144 to 8192x8192 in hevc"),
+        ("libx264", "32x32", "from 48x16 to 4096x4096 in h264"),
+        ("libx264", "32x96", "from 48x16 to 4096x4096 in h264"),
+    ],
+)
+def test_pictures_below_the_hardware_minimum_are_refused(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, codec: str, size: str, allowed: str
+) -> None:
     """The library hangs on them."""
-    start()
-    monkeypatch.setitem(deepstream._SIDE_LIMITS, "hevc", (144, 8192))
-    with pytest.raises(telecine.UnsupportedVideoError, match="144 to 8192 pixels a side in hevc, not 96x64"):
-        load("hevc_cut.mp4")
+    library = start()
+    monkeypatch.setitem(deepstream._MIN_SIZES, "hevc", (144, 144))
+    clip = tmp_path / "small.mp4"
+    ffmpeg(["-f", "lavfi", "-i", f"testsrc=s={size}:r=10:d=0.3", "-pix_fmt", "yuv420p", "-c:v", codec, str(clip)])
+    with pytest.raises(telecine.UnsupportedVideoError, match=f"{allowed}, not {size}"):
+        telecine.load(clip, backend="deepstream")
+    assert not library.calls
+
+
+def test_the_gpu_is_asked_for_its_minimum_if_the_extension_is_installed(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = start()
+    monkeypatch.setattr(deepstream, "hardware_refusal", cuda_output.hardware_refusal)
+
+    def refusal(device: int, codec: str, chroma: str, depth: int, width: int, height: int) -> str:
+        return f"{width}x{height} is below the minimum for {codec} {chroma} {depth}"
+
+    extension = types.SimpleNamespace(refusal=refusal, NvdecError=RuntimeError)
+    monkeypatch.setattr(cuda_output, "load_extension", lambda: extension)
+    with pytest.raises(telecine.UnsupportedVideoError, match="192x144 is below the minimum for h264 420 8"):
+        load("h264_pyramid.mp4")
+    assert not library.calls
 
 
 def test_without_a_gpu_the_backend_is_unavailable(start: Start, monkeypatch: Any) -> None:
@@ -362,8 +394,45 @@ def test_without_a_gpu_the_backend_is_unavailable(start: Start, monkeypatch: Any
         load("h264_pyramid.mp4")
 
 
-def test_each_picture_size_gets_a_file_of_its_own(start: Start) -> None:
+@pytest.fixture(params=["h264.ts", "h264.mkv", "hevc.ts", "hevc.mkv"])
+def size_change(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A clip whose pictures are 96x64 and later 160x96."""
+    codec, _, suffix = str(request.param).partition(".")
+    stream = CLIPS["part_sizes.h264"].path()
+    if codec == "hevc":
+        halves = []
+        for name in ("part_small.h264", "part_bigger.h264"):
+            half = tmp_path / f"{name}.hevc"
+            options = ["-c:v", "libx265", "-x265-params", "bframes=0:log-level=error", str(half)]
+            ffmpeg(["-r", "30", "-i", str(CLIPS[name].path()), *options])
+            halves.append(half.read_bytes())
+        stream = tmp_path / "joined.hevc"
+        stream.write_bytes(b"".join(halves))
+    clip = tmp_path / f"clip.{suffix}"
+    times = ["-bsf:v", "setts=ts=N*40000"]  # in the time base of a raw stream
+    ffmpeg(["-r", "30", "-i", str(stream), "-c", "copy", *times, str(clip)])
+    return clip
+
+
+def test_each_picture_size_gets_a_file_of_its_own_with_that_size(start: Start, size_change: Path) -> None:
     """The library keeps the first size for the whole file."""
     library = start()
-    assert numbers(load("size_change.ts", indices=[5, 29, 30, 45, 59])) == [5, 29, 30, 45, 59]
+    known = telecine.load(size_change, backend="pyav")
+    frames = telecine.load(size_change, backend="deepstream")
+    assert frames.indices.tolist() == known.indices.tolist() and len(frames) == 60
+    assert np.abs(frames.data.astype(int) - known.data).max() <= 12  # the loss of scaling RGB
     assert len(library.calls) == 2
+
+
+def test_pictures_that_the_library_has_scaled_itself_are_refused(start: Start, size_change: Path) -> None:
+    start(scales_to=(96, 64))
+    with pytest.raises(telecine.UnsupportedVideoError, match="size changes in mid-stream"):
+        telecine.load(size_change, backend="deepstream")
+    assert len(telecine.load(size_change, backend="deepstream", indices=[3, 20])) == 2
+
+
+def test_a_picture_that_grows_beyond_max_pixels_raises(start: Start, size_change: Path) -> None:
+    library = start()
+    with pytest.raises(telecine.LimitError, match="grows to 160x96"):
+        telecine.load(size_change, backend="deepstream", limits=telecine.Limits(max_pixels=96 * 64))
+    assert len(library.calls) <= 1

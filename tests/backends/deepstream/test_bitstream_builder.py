@@ -52,6 +52,7 @@ class Opened:
             index=self.index,
             deadline=Deadline(),
             geometry=types.SimpleNamespace(stored_width=192, stored_height=144),
+            max_pixels=Limits.max_pixels,
         )
         return list(build_files(request, self.ranges(*frames), BT709))
 

@@ -20,7 +20,7 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost, first_line
-from telecine.backends.cuda_output import parse_device_index
+from telecine.backends.cuda_output import hardware_refusal, parse_device_index
 from telecine.backends.deepstream.bitstream_builder import InputFile, build_files, plan_ranges
 from telecine.backends.remux.output_buffers import PinnedOutput, TorchOutput
 from telecine.backends.session_pool import POLL_SECONDS, Session, SessionPool
@@ -32,8 +32,10 @@ from telecine.validation import Option
 
 __all__ = ["DeepStreamBackend"]
 
-_SIDE_LIMITS = {"h264": (16, 4096), "hevc": (144, 8192)}
-"""Minimum and maximum picture side in pixels. The library hangs on pictures smaller than NVDEC allows."""
+_MIN_SIZES = {"h264": (48, 16), "hevc": (144, 144)}
+"""Minimum (width, height) of pictures, for GPUs that cannot be asked. The library hangs on smaller ones."""
+_MAX_SIDES = {"h264": 4096, "hevc": 8192}
+"""Maximum picture side in pixels."""
 _PIXEL_FORMATS = ("yuv420p", "yuvj420p")
 _CONVERTED_AS = {"bt709": "bt709", **dict.fromkeys(("bt470bg", "smpte170m", "unknown"), "smpte170m")}
 """The matrix coefficients that the library converts with, by those of the video."""
@@ -94,7 +96,6 @@ class DeepStreamBackend(Backend):
         return request.gpu_cost(on_host=request.device == "cpu")
 
     def decode(self, request: DecodeRequest) -> Decoded:
-
         _refuse_unsupported(request)
         on_host = request.device == "cpu"
         output = PinnedOutput(request) if on_host else TorchOutput(request, "cuda:0")
@@ -152,6 +153,7 @@ class _FileDecoder:
         """Decode a file and fill the rows of its targets. Return False, with no row filled, if it is not verified."""
         import torch
 
+        request = self._request
         shifts = {0, file.num_optional}
         wanted = sorted({number - shift for number in file.targets for shift in shifts if number >= shift})
         # with room for one more frame it does not stop at the last one wanted, and counts all pictures
@@ -162,6 +164,12 @@ class _FileDecoder:
             _log.debug("%d pictures of %d: %s", result.n_total, file.num_pictures, result.error or "not verified")
             self._count_refusal(result)
             return False
+        stored = request.geometry.stored_height, request.geometry.stored_width
+        if found and file.size != stored and tuple(result.frames.shape[1:3]) == stored:
+            raise UnsupportedVideoError(
+                f"{request.source.name}: the picture size changes in mid-stream, and deepstream scales the pictures to "
+                "the first size by a rule of its own; use backend='pyav'"
+            )
         position = {number: i for i, number in enumerate(found)}
         for number, rows in file.targets.items():
             self._output.write_tensor(rows, result.frames[position[number - missing]])
@@ -233,8 +241,8 @@ def _refuse_unsupported(request: DecodeRequest) -> None:
     """Raise UnsupportedVideoError if the library cannot decode the video, or returns wrong pixels."""
     info, codec = request.info, request.index.codec
     reason = ""
-    if codec not in _SIDE_LIMITS:
-        reason = f"decodes {' and '.join(_SIDE_LIMITS)} here, not {codec}"
+    if codec not in _MAX_SIDES:
+        reason = f"decodes {' and '.join(_MAX_SIDES)} here, not {codec}"
     elif info.pixel_format not in _PIXEL_FORMATS:
         reason = f"decodes 4:2:0 with 8 bits rightly, not {info.pixel_format}"
     elif info.interlaced:
@@ -242,10 +250,13 @@ def _refuse_unsupported(request: DecodeRequest) -> None:
     elif info.color_space not in _CONVERTED_AS:
         reason = f"converts colours by BT.709 and BT.601, not by {info.color_space}"
     else:
-        minimum, maximum = _SIDE_LIMITS[codec]
-        sides = request.geometry.stored_width, request.geometry.stored_height
-        if min(sides) < minimum or max(sides) > maximum:
-            reason = f"takes pictures of {minimum} to {maximum} pixels a side in {codec}, not {sides[0]}x{sides[1]}"
+        width, height = request.geometry.stored_width, request.geometry.stored_height
+        minimum, maximum = _MIN_SIZES[codec], _MAX_SIDES[codec]
+        if width < minimum[0] or height < minimum[1] or max(width, height) > maximum:
+            allowed = f"from {minimum[0]}x{minimum[1]} to {maximum}x{maximum}"
+            reason = f"takes pictures {allowed} in {codec}, not {width}x{height}"
+        elif hardware := hardware_refusal(request):
+            reason = f"cannot decode it: {hardware}"
     if reason:
         raise UnsupportedVideoError(f"{request.source.name}: deepstream {reason}; use backend='pyav'")
 

@@ -8,15 +8,17 @@ out: a decoder may or may not return a frame for them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from telecine.backends.base import DecodeRequest
+from telecine.backends.cuda_output import check_picture_size
 from telecine.bitstream import Leading, RandomAccess, Scanner, can_contain_fields, scanner_for
 from telecine.bitstream.annexb import AnnexBConverter
 from telecine.bitstream.h264 import FrameNumGapDetector
@@ -58,6 +60,8 @@ class InputFile:
     """The number of pictures at its start that a decoder either returns or leaves out, all of them."""
     targets: Mapping[int, tuple[int, ...]]
     """Output rows to fill, by the number of each wanted picture in display order from 0, ascending."""
+    size: tuple[int, int]
+    """(height, width) of its pictures, which differs from that of the video if the size changes in mid-stream."""
     decoder_key: str
     """Identifies everything that a decoder is created for: a decoder with another key must not be reused."""
 
@@ -75,6 +79,8 @@ class _ScannedRange:
     has_known_order: bool = True
     """True if the bitstream gives the output order of all pictures."""
     num_optional: int = 0
+    size: tuple[int, int] = (0, 0)
+    """(height, width) of its pictures."""
 
     @property
     def num_bytes(self) -> int:
@@ -119,7 +125,7 @@ def build_files(request: DecodeRequest, ranges: Iterable[DecodeRange], color_opt
 
 
 def _exceeds_limits(request: DecodeRequest, ranges: list[_ScannedRange]) -> bool:
-    frame_bytes = 3 * request.geometry.stored_height * request.geometry.stored_width
+    frame_bytes = 3 * math.prod(ranges[0].size)
     num_wanted = sum(len(scanned.range_.targets) for scanned in ranges)
     return sum(scanned.num_bytes for scanned in ranges) > _MAX_FILE_BYTES or num_wanted * frame_bytes > _MAX_FRAME_BYTES
 
@@ -128,7 +134,7 @@ def _build_file(request: DecodeRequest, ranges: list[_ScannedRange], color_optio
     blocks: list[Block] = []
     targets: dict[int, tuple[int, ...]] = {}
     num_pictures = 0
-    codec, geometry = request.index.codec, request.geometry
+    codec = request.index.codec
     for scanned in ranges:
         number = {ordinal: i for i, ordinal in enumerate(scanned.sorted_pictures, num_pictures)}
         latest = num_pictures
@@ -140,14 +146,45 @@ def _build_file(request: DecodeRequest, ranges: list[_ScannedRange], color_optio
         targets |= {number[ordinal]: rows for ordinal, rows in scanned.range_.targets.items()}
         num_pictures += len(number)
     digest = blake2b(b"".join((*ranges[0].sequence_headers, color_options.encode())), digest_size=12).hexdigest()
+    height, width = ranges[0].size
     return InputFile(
         tuple(scanned.range_ for scanned in ranges),
-        write_mkv(codec, geometry.stored_width, geometry.stored_height, blocks),
+        write_mkv(codec, width, height, blocks),
         num_pictures,
         ranges[0].num_optional,
         dict(sorted(targets.items())),
+        ranges[0].size,
         f"{codec}:{digest}",
     )
+
+
+def _picture_size(request: DecodeRequest, scanner: Scanner, parameter_sets: bytes) -> tuple[int, int]:
+    """Return the (height, width) of the pictures in a range, one of which the scanner has seen.
+
+    Raises:
+        LimitError: the pictures are larger than ``request.max_pixels``.
+    """
+    if scanner.picture is not None:
+        width, height = scanner.picture.width, scanner.picture.height
+    else:
+        width, height = _read_size(request.index.codec, parameter_sets)
+    if not width or not height:
+        return request.geometry.stored_height, request.geometry.stored_width
+    check_picture_size(f"{request.source.name}: deepstream", width, height, request.max_pixels)
+    return height, width
+
+
+def _read_size(codec: str, parameter_sets: bytes) -> tuple[int, int]:
+    """Return the (width, height) in parameter sets of HEVC, (0, 0) if there is none."""
+    import av
+
+    context: Any = av.CodecContext.create(codec, "r")
+    context.thread_count, context.extradata = 1, parameter_sets
+    try:
+        context.open()  # FFmpeg's decoder of HEVC reads the parameter sets when it is opened, that of H.264 does not
+    except av.error.FFmpegError:
+        return 0, 0
+    return context.width, context.height
 
 
 def _cra_to_bla(unit: bytes) -> bytes:
@@ -208,6 +245,9 @@ class _RangeScanner:
                 scanned.has_known_order &= info.display_order is not None
                 scanned.output_order[ordinal] = info.display_order or (0, 0)
             scanned.packets.append((ordinal, is_random_access, self._colors.write(data) if is_random_access else data))
+        if scanned.packets:
+            parameter_sets = join_annex_b(self._colors.units(scanned.packets[0][2]))
+            scanned.size = _picture_size(self._request, order, parameter_sets)
         self._keep_verifiable_targets(scanned)
         return scanned
 

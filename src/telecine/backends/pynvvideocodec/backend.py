@@ -19,12 +19,11 @@ import numpy as np
 
 from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost, first_line
 from telecine.backends.cuda_output import (
-    PIXEL_FORMATS,
     check_gpu,
     codec_refusal,
     conversion_refusal,
+    hardware_refusal,
     load_extension,
-    parse_device_index,
 )
 from telecine.backends.pynvvideocodec.batches import (
     DEINTERLACES,
@@ -129,32 +128,9 @@ def _refuse_unsupported(request: DecodeRequest) -> None:
         raise refusal(DEINTERLACES, codec)
     if reason is None and request.device != "cpu":
         reason = conversion_refusal(info, request.geometry)
-    reason = reason or _hardware_refusal(request)
+    reason = reason or hardware_refusal(request)
     if reason is not None:
         raise refusal(reason)
-
-
-def _hardware_refusal(request: DecodeRequest) -> str | None:
-    """Return the reason why the GPU cannot decode a video; None if it can, or if it is not known."""
-    # for some unsupported formats the library returns neither frames nor an error. Its own query of the capabilities
-    # creates a CUDA context beside torch's, so the extension is asked instead, if it is installed
-    info, geometry = request.info, request.geometry
-    # planes of RGB are stored as 4:4:4
-    stored = PIXEL_FORMATS.get(info.pixel_format.replace("gbrp", "yuv444p"))
-    if stored is None or request.index.codec == "av1":  # the extension does not know AV1
-        return None
-    try:
-        nvdec = load_extension()
-    except BackendUnavailable:
-        return None
-    size = geometry.stored_width, geometry.stored_height
-    gpu = 0 if request.device == "cpu" else parse_device_index(request.device)
-    try:
-        reason: str | None = nvdec.refusal(gpu, request.index.codec, *stored, *size)
-    except nvdec.NvdecError as error:
-        _log.debug("the GPU was not asked what it decodes: %s", error.args[0])
-        return None
-    return reason
 
 
 class _LibraryFailure(Exception):
@@ -273,7 +249,7 @@ class _PacketDecoder:
             return None
         reused = False
         try:
-            with self._decoders.session(*self._session_key(first.sequence_headers), new) as session:
+            with self._decoders.session(*self._session_key(first.decoder_key), new) as session:
                 reused = session.reused
                 self._decode_batches(session, decode_pass, chain((first,), batches))
         except _LibraryFailure as failure:
@@ -292,9 +268,9 @@ class _PacketDecoder:
                 decode_pass.position = position
                 pending.setdefault(pts, ordinal)
                 fed.append(ordinal)
-                self._store(decode_pass, pending, session.decode(data, pts))
+                self._store(session, decode_pass, pending, session.decode(data, pts))
             decode_pass.position = batch.stop
-        self._store(decode_pass, pending, session.drain())
+        self._store(session, decode_pass, pending, session.drain())
         decode_pass.ambiguous |= batch.check.exchanged_packets()
         some_decoded = len(pending) < len(fed)
         if (
@@ -306,8 +282,12 @@ class _PacketDecoder:
             self.failures["a frame did not come out, so the frames around it are left out too"] = None
             decode_pass.ambiguous.update(fed)
 
-    def _store(self, decode_pass: PassState, pending: dict[int, int], frames: list[tuple[int, Any]]) -> None:
+    def _store(
+        self, session: _DecoderSession, decode_pass: PassState, pending: dict[int, int], frames: list[tuple[int, Any]]
+    ) -> None:
         """Copy the wanted ones of the frames that came out: the next call makes their memory invalid."""
+        if not session.is_reusable and self._index.codec in DISPLAYED_IN_DECODE_ORDER:
+            raise refusal("it gives wrong pictures if their size changes between key frames", self._index.codec)
         try:
             for pts, frame in frames:
                 # a pts is used once: a second frame with it is another one
@@ -317,20 +297,22 @@ class _PacketDecoder:
                 self._has_frames = True
                 decode_pass.decoded.add(ordinal)
                 if ordinal in decode_pass.targets:
-                    self._output.write_surface(decode_pass.targets[ordinal], locate_surface(self._request, frame))
+                    surface = locate_surface(self._request, frame, decode_pass.frame_width)
+                    self._output.write_surface(decode_pass.targets[ordinal], surface)
         finally:
             self._output.flush()
 
     def _session_key(
-        self, headers: tuple[bytes, ...]
+        self, decoder_key: tuple[object, ...]
     ) -> tuple[tuple[Any, ...], Callable[[_DecoderSession | None], _DecoderSession]]:
-        """Return the key of sessions that can decode these sequence headers, and a function that creates one."""
+        """Return the key of sessions that can decode such a stream, and a function that creates one."""
         library, request, codec = self._library, self._request, self._index.codec
         max_size = request.options["max_width"], request.options["max_height"]
         stored = request.geometry.stored_width, request.geometry.stored_height
         # a session is reused only for the same sequence headers: otherwise it may hold fewer reference pictures than
-        # the stream needs, and the library does not report that
-        key = (self._output.gpu, self._output.on_gpu, codec, request.info.pixel_format, *stored, headers, *max_size)
+        # the stream needs, and the library does not report that. Nor does it report larger pictures of VP9
+        gpu = self._output.gpu, self._output.on_gpu
+        key = (*gpu, codec, request.info.pixel_format, *stored, decoder_key, *max_size)
         arguments = {
             "gpuid": self._output.gpu,
             "codec": getattr(library.cudaVideoCodec, _CODECS[codec]),

@@ -22,6 +22,8 @@ __all__ = ["DEINTERLACES", "DISPLAYED_IN_DECODE_ORDER", "BatchReader", "PacketBa
 DEINTERLACES = "it deinterlaces, but frames must come out as they are, with both fields"
 DISPLAYED_IN_DECODE_ORDER = frozenset({"vp8", "vp9", "av1"})
 """Codecs whose frames are displayed in the order of their packets, and whose streams can contain hidden frames."""
+_KEY_FRAMES_WITH_SIZE = frozenset({"vp8", "vp9"})
+"""Codecs without sequence headers: each key frame has the size of the pictures up to the next one."""
 _BATCH_PACKETS = 32
 """Packets that are prepared together: calls of the library then return with little Python in between."""
 
@@ -61,12 +63,13 @@ class ParserCheck:
 
 
 class PacketBatch(NamedTuple):
-    """Packets prepared together, up to position ``stop`` of the decode pass; all have the same sequence headers."""
+    """Packets prepared together, up to position ``stop`` of the decode pass; all have the same decoder key."""
 
     packets: list[tuple[int, int, int, bytes]]
     """(position in the decode pass, ordinal, pts, data for the parser)."""
     stop: int
-    sequence_headers: tuple[bytes, ...]
+    decoder_key: tuple[object, ...]
+    """The sequence headers, or the size in the key frame: a decoder made for another one may be unsuitable."""
     check: ParserCheck
 
 
@@ -82,6 +85,8 @@ class PassState:
     decoded: set[int] = field(default_factory=set)
     damaged: set[int] = field(default_factory=set)
     """Ordinals of packets that are corrupt, or follow a gap."""
+    frame_width: int | None = None
+    """Width of the pictures that are fed, if each key frame says it (VP8, VP9)."""
     ambiguous: set[int] = field(default_factory=set)
     """Ordinals of packets whose frame may have the pts of another one."""
 
@@ -95,6 +100,7 @@ class BatchReader:
         self._header = self._extradata = request.demuxer.extradata
         self._stream = AnnexBConverter(codec, self._extradata)
         self._checked_headers: tuple[bytes, ...] = ()
+        self._frame_size: tuple[int, ...] = ()
         self._scanner = scanner_for(codec, self._extradata) if codec in DISPLAYED_IN_DECODE_ORDER else None
         self.packets_done = 0
         """Packets of earlier decode passes."""
@@ -105,12 +111,12 @@ class BatchReader:
         packets: list[tuple[int, int, int, bytes]] = []
         self._update_extradata(index.extradata_at(int(decode_pass.ordinals[start]), self._header))
         check: ParserCheck | None = None
-        headers: tuple[bytes, ...] = ()
+        key: tuple[object, ...] = ()
         for position, (ordinal, packet) in enumerate(request.reader.read(decode_pass.ordinals[start:end]), start):
             request.deadline.check("decoding", self.packets_done + position, request.plan.packets_fed)
             is_updated = ordinal in index.new_extradata
             if check is not None and packets and (is_updated or len(packets) == _BATCH_PACKETS):
-                yield PacketBatch(packets, position, headers, check)
+                yield PacketBatch(packets, position, key, check)
                 packets = []
             if is_updated:
                 self._update_extradata(bytes(index.new_extradata[ordinal]))
@@ -121,9 +127,11 @@ class BatchReader:
                 decode_pass.damaged.add(ordinal)
                 continue
             self._refuse_misreported(packet, bool(index.key[ordinal]))
+            packet_key = self._decoder_key(ordinal, memoryview(packet))
             if check is None:
-                check, headers = ParserCheck(index.codec, self._extradata), self._stream.sequence_headers
-            elif self._stream.sequence_headers != headers:
+                check, key = ParserCheck(index.codec, self._extradata), packet_key
+                decode_pass.frame_width = next(iter(self._frame_size), None)
+            elif packet_key != key:
                 end = position
                 break
             pts = decode_pass.pts[ordinal]
@@ -131,7 +139,20 @@ class BatchReader:
                 decode_pass.damaged.add(ordinal)
             packets.append((position, ordinal, pts, data))
         if check is not None and packets:
-            yield PacketBatch(packets, end, headers, check)
+            yield PacketBatch(packets, end, key, check)
+
+    def _decoder_key(self, ordinal: int, packet: memoryview) -> tuple[object, ...]:
+        """Return what a decoder is made for, of a packet that was just converted."""
+        codec = self._index.codec
+        if codec not in _KEY_FRAMES_WITH_SIZE:
+            return self._stream.sequence_headers
+        if self._index.random_access[ordinal]:
+            scanner = scanner_for(codec, b"")
+            assert scanner is not None  # there is one for both codecs
+            scanner.scan(packet, True, with_order=False)
+            if scanner.picture is not None:
+                self._frame_size = scanner.picture.width, scanner.picture.height
+        return self._frame_size
 
     def _update_extradata(self, extradata: bytes) -> None:
         """Set the extradata that apply to the next packet; a position may be fed a second time with earlier ones."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from telecine.backends.base import Decoded, DecodeRequest
 from telecine.backends.cuda_output import (
     OutputArray,
+    check_picture_size,
     convert_errors,
     load_extension,
     make_native_geometry,
@@ -58,8 +59,14 @@ class Surface:
         return self.height + (-(-self.height >> down) if across else 2 * self.height)
 
 
-def locate_surface(request: DecodeRequest, frame: Any) -> Surface:
-    """Return the memory of a frame of the library, which must not be larger than ``request.max_pixels``."""
+def locate_surface(request: DecodeRequest, frame: Any, frame_width: int | None = None) -> Surface:
+    """Return the memory of a frame of the library, which must not be larger than ``request.max_pixels``.
+
+    Args:
+        request: the request that is decoded.
+        frame: the library's object.
+        frame_width: width of the picture, if it is known; otherwise that of the first picture is tried.
+    """
     name = str(frame.format).rpartition(".")[2]
     if name not in _FORMATS:
         raise UnsupportedVideoError(f"pynvvideocodec: there is no conversion from its pixel format {name}")
@@ -67,12 +74,10 @@ def locate_surface(request: DecodeRequest, frame: Any) -> Surface:
     # the shape is that of all planes below each other, and may have a last axis of 1
     rows, columns = (int(side) for side in tuple(frame.shape)[:2])
     height, width = _picture_height(rows, chroma), columns
-    if abs(width - request.geometry.stored_width) <= 1:  # chroma makes an odd width even
-        width = request.geometry.stored_width
-    if height * width > request.max_pixels:
-        raise UnsupportedVideoError(
-            f"pynvvideocodec: the picture grows to {width}x{height}, and {request.max_pixels} pixels are allowed"
-        )
+    known = frame_width or request.geometry.stored_width
+    if abs(width - known) <= 1:  # chroma makes an odd width even
+        width = known
+    check_picture_size("pynvvideocodec", width, height, request.max_pixels)
     # strides are in samples or in bytes, depending on the library's version
     strides = tuple(getattr(frame, "strides", ()))
     pitch = max(columns * (bits // 8), int(strides[0]) if strides else 0)
