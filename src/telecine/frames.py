@@ -57,6 +57,9 @@ class Report:
     time spent waiting, which the other stages then leave out."""
     index_cached: bool = False
     """True if the packet index was known from an earlier request."""
+    damage_checked: bool = True
+    """False if the backend does not ask its decoder about damage inside pictures: damaged frames may then be among the
+    result, also with ``errors="strict"``."""
 
     @property
     def packets_skipped(self) -> int:

@@ -148,15 +148,16 @@ def label_frames(
 
     ``rows`` are the rows of the output that were decoded, if they are one chunk of several.
     """
+    backend = decoded.backend or request.backend
     wanted, kept = decode.plan.frames if rows is None else decode.plan.frames[rows], decoded.kept
     if rows is None and not kept.any():
-        raise _nothing_decoded(decode, decoded.backend or request.backend)
+        raise _nothing_decoded(decode, backend)
     lost = np.unique(wanted[~kept]).tolist()
     if lost and request.errors == "strict":
         first = ", ".join(map(str, lost[:8])) + (", ..." if len(lost) > 8 else "")
         raise DecodeError(f"{decode.source.name}: {len(lost)} wanted frames could not be decoded: {first}")
     report = Report(
-        backend=decoded.backend or request.backend,
+        backend=backend,
         device=decoded.device,
         packets_total=decode.plan.packets_total,
         packets_fed=decode.plan.packets_fed if decoded.packets_fed is None else decoded.packets_fed,
@@ -164,6 +165,7 @@ def label_frames(
         fallback_reason=decoded.fallback_reason,
         notes=(*decode.info.notes, *decoded.notes),
         seconds={**seconds, **decoded.seconds},
+        damage_checked=get_backend(backend).detects_damage,
     )
     data = permuted(decoded.data, (0, 3, 1, 2)) if request.layout == "NCHW" else decoded.data
     data, indices = (data, wanted) if kept.all() else (data[kept], wanted[kept])

@@ -52,6 +52,17 @@ def _load(**options: Any) -> telecine.Frames:
     return telecine.load(CLIPS["base.mp4"].path(), num_frames=5, device="cuda", **options)
 
 
+@pytest.mark.parametrize("error", [None, UnsupportedVideoError("nvdec: no")])
+def test_auto_decodes_only_with_backends_that_check_pictures_for_damage(
+    gpu: FakeNvdec, error: TelecineError | None
+) -> None:
+    gpu.error = error
+    report = _load().report
+    assert report.damage_checked
+    assert type(registry.get_backend(report.backend)).detects_damage
+    assert nvdec.NvdecBackend.detects_damage and PyAVBackend.detects_damage
+
+
 def test_the_gpu_decodes_what_it_can(gpu: FakeNvdec) -> None:
     report = _load().report
     assert (report.backend, report.fallback_reason) == ("nvdec", None)

@@ -71,6 +71,19 @@ def test_every_built_in_backend_is_derived_and_declares_what_it_takes(name: str)
     assert backend.detects_damage == (name in ("pyav", "nvdec"))
 
 
+@pytest.mark.parametrize("detects", [True, False])
+def test_the_report_says_if_the_backend_checks_pictures_for_damage(
+    monkeypatch: pytest.MonkeyPatch, detects: bool
+) -> None:
+    backend = PyAVBackend()
+    backend.detects_damage = detects
+    monkeypatch.setitem(registry._instances, "pyav", backend)
+    for options in ({}, {"errors": "strict"}):
+        assert telecine.load(CLIPS["base.mp4"].path(), num_frames=2, **options).report.damage_checked is detects
+    with telecine.open(CLIPS["base.mp4"].path()) as video:
+        assert [frames.report.damage_checked for frames in video.iterate(chunk_frames=30)] == [detects] * 2
+
+
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_status_names_its_backend_and_its_devices(name: str) -> None:
     (status,) = [status for status in list_backends() if status.name == name]
