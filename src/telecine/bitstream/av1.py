@@ -14,11 +14,13 @@ from telecine.bitstream import CodedFrame, Leading, PacketInfo, Scanner, frames_
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.nal import MAX_NAL_UNITS
 
-__all__ = ["Av1Scanner", "config_obus", "sequence_header_obu", "split_obus"]
+__all__ = ["Av1Scanner", "config_obus", "sequence_header_obu", "split_obus", "without_unneeded_obus"]
 
 _SEQUENCE_HEADER, _TEMPORAL_DELIMITER, _FRAME_HEADER, _FRAME = 1, 2, 3, 6
 _KNOWN_TYPES = (*range(1, 9), 15)
 """obu_type (table in 6.2.2) without the reserved ones, which no encoder writes alone."""
+_NEEDED_TYPES = frozenset({1, 2, 3, 4, 6, 7})
+"""Sequence header, temporal delimiter, frame header, tile group, frame, redundant frame header."""
 _KEY_FRAME, _INTRA_ONLY, _SWITCH_FRAME = 0, 2, 3
 _SELECT = 2
 """SELECT_SCREEN_CONTENT_TOOLS and SELECT_INTEGER_MV: each frame header has the flag."""
@@ -181,6 +183,15 @@ def split_obus(data: bytes | memoryview) -> Iterator[_Obu]:
             size, at = _read_leb128(data, at)
         yield _Obu((header >> 3) & 15, extension, start, at, at + size)
         at += size
+
+
+def without_unneeded_obus(packet: bytes | memoryview) -> bytes | None:
+    """Return a temporal unit without metadata, padding and reserved OBUs; None if it has none of them."""
+    obus = list(split_obus(packet))
+    needed = [obu for obu in obus if obu.type in _NEEDED_TYPES]
+    if len(needed) == len(obus):
+        return None
+    return b"".join(bytes(packet[obu.start : obu.end]) for obu in needed)
 
 
 def _read_leb128(data: bytes | memoryview, at: int) -> tuple[int, int]:

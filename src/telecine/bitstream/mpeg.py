@@ -17,6 +17,10 @@ __all__ = ["Mpeg2Scanner", "Mpeg4Scanner", "Vc1Scanner", "can_contain_fields"]
 _INTRA, _PREDICTED, _BIDIRECTIONAL = "I", "P", "B"
 
 
+_SLICE_OR_PICTURE = re.compile(rb"\x00\x00\x01[\x00-\xaf]", re.DOTALL)
+"""Start codes of pictures and slices (ISO/IEC 13818-2, table 6-1)."""
+
+
 class _PictureTypeScanner(Scanner):
     """Base of the scanners that derive the facts of packets from the picture types of a stream, in decode order."""
 
@@ -52,6 +56,8 @@ class Mpeg2Scanner(_PictureTypeScanner):
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
         data = bytes(packet[:4096])
         at = data.find(b"\0\0\1\0")  # picture_start_code
+        if at < 0 and data[:3] == b"\0\0\1" and not _SLICE_OR_PICTURE.search(packet):
+            return PacketInfo(shown=False)  # headers or user data alone
         if at < 0 or at + 6 > len(data):
             return self._info(_PREDICTED, False, with_order)
         group = data.find(b"\0\0\1\xb8", 0, at)  # group_start_code, 25 bits of time code, closed_gop, broken_link

@@ -142,3 +142,63 @@ def test_a_broken_parameter_set_that_pictures_refer_to_costs_them() -> None:
     frames = telecine.load(changed("hevc", "mp4", add))
     assert frames.report.lost and set(frames.indices.tolist()) | set(frames.report.lost) == set(range(clip.num_frames))
     assert np.abs(frames.data.astype(int) - clip.reference().frames[frames.indices]).max() <= 2
+
+
+OBUS = {
+    "metadata without a type": "2a00",
+    "light levels cut off": "2a020100",
+    "HDR10+ cut off": "2a0904b5003c0001040140",
+    "unknown metadata": "2a037f7a7a",
+    "reserved type 9": "4a03616263",
+    "reserved type 14": "7203616263",
+    "padding": "7a0400000000",
+}
+USER_DATA = {
+    "text": b"\0\0\1\xb2garbage",
+    "nothing": b"\0\0\1\xb2",
+    "active format cut off": b"\0\0\1\xb2DTG1\x41",
+    "captions cut off": b"\0\0\1\xb2GA94\x03\xff",
+}
+
+
+@pytest.mark.parametrize("where", ["in front of every picture", "behind every picture", "in the first packet"])
+@pytest.mark.parametrize("unit", OBUS.values(), ids=OBUS)
+@pytest.mark.parametrize("name", ["av1_svt.mp4", "av1_aom.mp4", "av1_svt.webm"])
+def test_an_obu_that_no_picture_needs_costs_no_frame(name: str, unit: str, where: str) -> None:
+    check_with(name, bytes.fromhex(unit), where)
+
+
+@pytest.mark.parametrize("where", ["in front of every picture", "in the first packet"])
+@pytest.mark.parametrize("data", USER_DATA.values(), ids=USER_DATA)
+@pytest.mark.parametrize("name", ["mpeg4.mp4", "mpeg4.avi", "mpeg2_open_gop.ts", "mpeg2.mp4"])
+def test_user_data_that_is_malformed_costs_no_frame(name: str, data: bytes, where: str) -> None:
+    check_with(name, data, where)
+
+
+def test_user_data_behind_the_last_picture_is_no_frame() -> None:
+    check_with("mpeg2_open_gop.ts", USER_DATA["text"], "behind every picture")
+
+
+def check_with(name: str, added: bytes, where: str) -> None:
+    """Compare a clip whose packets have more data with the clip."""
+    target, clip = io.BytesIO(), CLIPS[name]
+    with av.open(str(clip.path())) as source:
+        formats = {"mov,mp4,m4a,3gp,3g2,mj2": "mp4", "matroska,webm": "webm"}
+        with av.open(target, "w", formats.get(source.format.name, source.format.name)) as muxer:
+            copied = muxer.add_stream_from_template(source.streams.video[0], opaque=True)
+            for number, packet in enumerate(packet for packet in source.demux(video=0) if packet.size):
+                data = bytes(packet)
+                if where != "in the first packet" or not number:
+                    data = data + added if where == "behind every picture" else added + data
+                new = av.Packet(data)
+                new.pts, new.dts, new.time_base, new.duration = (
+                    packet.pts,
+                    packet.dts,
+                    packet.time_base,
+                    packet.duration,
+                )
+                new.is_keyframe, new.stream = packet.is_keyframe, copied
+                muxer.mux_one(new)
+    frames = telecine.load(target.getvalue(), errors="strict")
+    assert frames.indices.tolist() == list(range(clip.num_frames))
+    assert np.abs(frames.data.astype(int) - clip.reference().frames).max() <= 2

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from telecine.backends.base import DecodeRequest
 from telecine.backends.pyav.hevc_units import HevcUnitFilter
+from telecine.bitstream.av1 import without_unneeded_obus
 from telecine.bitstream.h264 import FrameNumGapDetector
 
 if TYPE_CHECKING:
@@ -93,6 +94,10 @@ class DecodePass:
             packet, is_broken = self._units.filter(packet)
             if is_broken:
                 self.damaged.add(picture)
+        elif self._index.codec == "av1" and (needed := without_unneeded_obus(memoryview(packet))):
+            # decoders refuse a picture that comes with broken metadata
+            packet = av.Packet(needed)
+            packet.pts = ordinal
         try:
             return self._record(self._context.decode(packet))
         except av.error.FFmpegError:
