@@ -17,7 +17,7 @@ __all__ = [
     "PictureFormat", "RandomAccess", "Scanner", "can_contain_fields", "frames_info", "scanner_for",
 ]  # fmt: skip
 
-_LEGACY = "flv1 h263 msmpeg4v1 msmpeg4v2 msmpeg4v3 svq1 theora vp6 vp6f vp7 wmv1 wmv2".split()
+_LEGACY = "ffv1 flv1 h263 msmpeg4v1 msmpeg4v2 msmpeg4v3 svq1 theora vp6 vp6f vp7 wmv1 wmv2".split()
 _SCANNERS: dict[str, str] = {
     "h264": "h264:H264Scanner",
     "hevc": "hevc:HevcScanner",

@@ -29,7 +29,7 @@ class HevcScanner(NalScanner):
         self._starts_sequence = True
         """True if the next picture is the first of a coded video sequence, whatever its type."""
         self._no_rasl_output = False
-        """NoRaslOutputFlag of the last IRAP picture (8.1)."""
+        """NoRaslOutputFlag of the last IRAP picture (8.1). Not for IDR pictures: a RASL picture after one is damage."""
         self._lacks_parameter_sets = False
         """True if decoding cannot start at the last IRAP picture, because parameter sets are missing there."""
         super().__init__(extradata)
@@ -117,7 +117,7 @@ class HevcScanner(NalScanner):
 
     def _leading(self, kind: int) -> Leading:
         if _BLA_W_LP <= kind <= _LAST_IRAP:
-            self._no_rasl_output = kind != _CRA or self._starts_sequence
+            self._no_rasl_output = kind < _IDR_W_RADL or (kind == _CRA and self._starts_sequence)
         if kind not in (_RASL_N, _RASL_R):
             return Leading.DECODABLE
         if self._no_rasl_output:

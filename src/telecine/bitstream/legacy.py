@@ -74,5 +74,7 @@ _INTRA_TESTS: dict[str, Callable[[BitReader], bool]] = {
     "vp6": _type_after(0, 1),
     "vp6f": _type_after(0, 1),
     "vp7": _type_after(7, 1),  # the lowest bit of the first byte
+    # RFC 9043, 3.8.1: keyframe is the first bit of the range coder, which starts with a range of 0xFF00 in halves
+    "ffv1": lambda bits: bits.u(16) >= 0x7F80,
 }
 """Tests by FFmpeg's name of the codec. Codecs without a public specification follow FFmpeg's decoder."""

@@ -23,6 +23,8 @@ __all__ = ["PacketTimes", "display_positions", "display_times", "order_conflicts
 # signal handler raises there.
 _MPEG_SYSTEMS = frozenset({"mpegts", "mpeg"})
 """FFmpeg's names of the containers with 33-bit timestamps."""
+_MAX_STRAY = 0.04
+"""Share of the pictures that may seem to be reordered because their headers are damaged."""
 _Ticks = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
 
@@ -38,6 +40,7 @@ class PacketTimes:
         self.dts: _Ticks = np.array(scan.dts)
         if container in _MPEG_SYSTEMS:
             self.pts, self.dts = unwrap_timestamps(self.pts, self.dts)
+        self._has_time_tables = container.startswith("mov")
         self.shown = scan.fact("shown", np.bool_) & ~np.frombuffer(bytes(scan.discard), np.bool_)
         """``bool [P]`` True if the packet's frame is displayed. Times of other packets may be anything."""
         self.leading = scan.fact("leading", np.int8)
@@ -52,7 +55,9 @@ class PacketTimes:
         steps, positions = np.diff(self.pts[self.shown]), self.output_positions
         # pts that rise monotonically in decode order although the stream has B-pictures are probably dts
         may_be_dts = len(steps) > 0 and bool((steps > 0).all()) and any(facts.disposable for facts in scan.facts)
-        is_reordered = positions is not None and bool((np.diff(positions) < 0).any())
+        # one damaged picture may seem to be reordered
+        num_reordered = 0 if positions is None else int((np.diff(positions) < 0).sum())
+        is_reordered = num_reordered > _MAX_STRAY * len(steps)
         self.has_wrong_pts = has_others_pts or (may_be_dts and is_reordered)
         """True if the bitstream shows that pts belong to other pictures, or are dts."""
         self.set_random_access(scan.fact("random_access", np.uint8))
@@ -63,8 +68,12 @@ class PacketTimes:
     def set_random_access(self, random_access: npt.NDArray[np.uint8]) -> None:
         """Set the random access points, and check pts with them."""
         self.random_access = random_access
-        self.has_plausible_pts = are_usable_timestamps(self.pts[self.shown]) and respects_random_access(
-            self.pts, self.shown, random_access == int(RandomAccess.OPEN), random_access == int(RandomAccess.CLOSED)
+        self.has_plausible_pts = are_usable_timestamps(self.pts[self.shown]) and (
+            # MP4 files cannot be joined by appending one to another: a contradiction is damage of the bitstream
+            self._has_time_tables
+            or respects_random_access(
+                self.pts, self.shown, random_access == int(RandomAccess.OPEN), random_access == int(RandomAccess.CLOSED)
+            )
         )
         """True if pts are complete, distinct, and consistent with the random access points."""
 

@@ -157,6 +157,11 @@ def _build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits:
         access = access.copy()
         access[int(np.argmax(key)) if key.any() else 0] = int(RandomAccess.OPEN)
         times.set_random_access(access)
+    elif key[0] and not access[0] and not demuxer.format.startswith("mpeg"):
+        # a destroyed key frame: the pictures that need it are lost, but they count
+        access = access.copy()
+        access[0] = int(RandomAccess.OPEN)
+        times.set_random_access(access)
     step = _nominal_step(demuxer, duration, time_base)
     ticks, leading, are_synthetic = display_times(times, step)
     first = int(np.argmax(access > 0))
