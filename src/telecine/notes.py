@@ -14,6 +14,12 @@ NoteCode: TypeAlias = Literal[
     # choices
     "size-from-bitstream",
     "size-changes",
+    # left as it is
+    "hdr",
+    "bit-depth",
+    "alpha",
+    "non-square-pixels",
+    "interlaced",
     # events in a GPU decoder
     "cpu-decode",
     "damaged-rows",

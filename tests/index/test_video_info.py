@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import re
 import struct
+import subprocess
+import sys
 import zlib
 from fractions import Fraction
 from pathlib import Path
@@ -177,3 +179,34 @@ def test_rotation_in_a_compressed_movie_box_is_applied() -> None:
     frames = telecine.load(data[:at] + box(b"moov", compressed))
     np.testing.assert_array_equal(frames.data, telecine.load(data).data)
     assert frames.info.rotation == 90
+
+
+# notes
+
+UNCHANGED = {
+    "hdr": "-c:v libx265 -pix_fmt yuv420p10le -x265-params log-level=error:transfer=arib-std-b67",
+    "bit-depth": "-c:v libx264 -pix_fmt yuv420p10le",
+    "alpha": "-c:v ffv1 -pix_fmt yuva420p",
+    "non-square-pixels": "-c:v libx264 -vf setsar=4/3",
+    "interlaced": "-c:v mpeg2video -flags +ildct+ilme -field_order tt",
+}
+
+
+@pytest.mark.parametrize("code", UNCHANGED)
+def test_a_note_names_what_frames_are_not_converted_for(tmp_path: Path, code: str) -> None:
+    path = tmp_path / "clip.mkv"
+    ffmpeg([*SOURCE.format(160, 96).split(), *UNCHANGED[code].split(), path])
+    codes = [note.code for note in telecine.probe(path).notes]
+    assert code in codes and codes == [note.code for note in telecine.load(path, num_frames=1).report.notes]
+    assert set(codes) <= {code, "bit-depth"}
+
+
+@pytest.mark.parametrize(("transfer", "name"), [("smpte2084", "PQ"), ("arib-std-b67", "HLG")])
+def test_the_transfer_of_hdr_is_shown_by_the_command_line(tmp_path: Path, transfer: str, name: str) -> None:
+    path = tmp_path / "clip.mp4"
+    encoder = f"-c:v libx264 -pix_fmt yuv420p10le -x264-params transfer={transfer}:colorprim=bt2020:colormatrix=bt2020nc"
+    ffmpeg([*SOURCE.format(160, 96).split(), *encoder.split(), path])
+    shown = subprocess.run(
+        [sys.executable, "-m", "telecine", "probe", path], capture_output=True, text=True, check=True
+    )
+    assert re.search(rf"colour +matrix bt2020nc, .*transfer {name}", shown.stdout), shown.stdout

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 __all__ = [
-    "FULL_RANGE", "LIMITED_RANGE", "MATRICES", "RANGES", "RGB_MATRIX", "UNSPECIFIED", "UNSPECIFIED_RANGE",
-    "matrix_code", "range_code",
+    "FULL_RANGE", "HDR_TRANSFERS", "LIMITED_RANGE", "MATRICES", "RANGES", "RGB_MATRIX", "UNSPECIFIED",
+    "UNSPECIFIED_RANGE", "matrix_code", "range_code",
 ]  # fmt: skip
 
 UNSPECIFIED = 2
@@ -21,6 +21,9 @@ MATRICES = {
 """Names of matrix coefficients (H.273 table 4). Other codes are "unknown"."""
 RANGES = {LIMITED_RANGE: "tv", FULL_RANGE: "pc"}
 """Names of colour ranges."""
+
+HDR_TRANSFERS = {16: "PQ (SMPTE ST 2084)", 18: "HLG (ARIB STD-B67)"}
+"""Names of the transfer characteristics of high dynamic range (H.273 table 3)."""
 
 _MATRIX_CODES = {name: code for code, name in MATRICES.items()}
 _RANGE_CODES = {name: code for code, name in RANGES.items()}

@@ -12,7 +12,7 @@ __all__ = ["HevcScanner", "can_contain_fields", "is_picture_type", "is_progressi
 _RADL_N, _RASL_N, _RASL_R = 6, 8, 9
 _BLA_W_LP, _IDR_W_RADL, _IDR_N_LP, _CRA, _LAST_IRAP = 16, 19, 20, 21, 23
 _RANDOM_ACCESS = dict.fromkeys((16, 17, 18, _CRA), RandomAccess.OPEN) | dict.fromkeys((19, 20), RandomAccess.CLOSED)
-_VPS, _SPS, _PPS, _END_OF_SEQUENCE, _END_OF_BITSTREAM = 32, 33, 34, 36, 37
+_VPS, _SPS, _PPS, _END_OF_SEQUENCE, _END_OF_BITSTREAM, _SUFFIX_SEI = 32, 33, 34, 36, 37, 40
 
 
 class HevcScanner(NalScanner):
@@ -76,6 +76,7 @@ class HevcScanner(NalScanner):
                 is_damaged = True
                 continue
             kind = (nal[0] >> 1) & 63
+            is_damaged |= not is_picture_type(kind) and not _VPS <= kind <= _SUFFIX_SEI  # reserved
             # a decoder of the base layer does not show pictures of higher layers (multiview, scalable)
             if is_picture_type(kind) and not nal[0] & 1 and not nal[1] >> 3:
                 head = head or nal

@@ -110,6 +110,8 @@ class NalSplitter:
             most = length if packet[at] in self._whole else _MAX_SLICE_BYTES
             yield bytes(packet[at : min(at + length, at + most, end)])
             at += length
+        if at > end:
+            yield b""  # the last unit is cut off, or its length is wrong
 
 
 def split_annex_b(data: bytes | memoryview, whole: frozenset[int] | None = None) -> Iterator[bytes]:

@@ -20,6 +20,7 @@ from typing import Any
 import telecine
 from telecine.api import load, probe
 from telecine.backends.registry import BUILT_IN
+from telecine.bitstream.h273 import HDR_TRANSFERS
 from telecine.cli.bench import add_bench_arguments, bench, parse_count
 from telecine.cli.compare import Comparison, compare, write_sheet
 from telecine.cli.doctor import describe, describe_vllm, examine
@@ -242,12 +243,13 @@ def _facts(info: VideoInfo) -> list[tuple[str, str]]:
     rate = f"{info.average_fps:.6g} per second" if info.average_fps else "at an unknown rate"
     matrix = "bt601 (untagged)" if info.color_space == "unknown" else info.color_space
     color_range = "tv (untagged)" if info.color_range == "unknown" else info.color_range
+    transfer = f", transfer {HDR_TRANSFERS[info.color_trc]}" if info.color_trc in HDR_TRANSFERS else ""
     return [
         ("video", f"{info.codec}, {info.pixel_format}{depth}{', interlaced' if info.interlaced else ''}"),
         ("size", f"{info.width}x{info.height}{rotated}{mirrored}{pixels}"),
         ("frames", f"{info.num_frames}, {rate}{' on average, variable' if info.variable_frame_rate else ''}"),
         ("duration", f"{info.duration:.3f} s, from {info.start_time:.3f} s on the container's clock"),
-        ("colour", f"matrix {matrix}, range {color_range}"),
+        ("colour", f"matrix {matrix}, range {color_range}{transfer}"),
         ("container", f"{info.container}, stream {info.stream_index}"),
         *(("note", f"{note} [{note.code}]") for note in info.notes),
     ]

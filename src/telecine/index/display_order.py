@@ -40,7 +40,7 @@ class PacketTimes:
         self.dts: _Ticks = np.array(scan.dts)
         if container in _MPEG_SYSTEMS:
             self.pts, self.dts = unwrap_timestamps(self.pts, self.dts)
-        self._has_time_tables = container.startswith("mov")
+        self._has_time_tables = container.startswith(("mov", "matroska"))
         self.shown = scan.fact("shown", np.bool_) & ~np.frombuffer(bytes(scan.discard), np.bool_)
         """``bool [P]`` True if the packet's frame is displayed. Times of other packets may be anything."""
         self.leading = scan.fact("leading", np.int8)
@@ -69,7 +69,7 @@ class PacketTimes:
         """Set the random access points, and check pts with them."""
         self.random_access = random_access
         self.has_plausible_pts = are_usable_timestamps(self.pts[self.shown]) and (
-            # MP4 files cannot be joined by appending one to another: a contradiction is damage of the bitstream
+            # these files cannot be joined by appending one to another: a contradiction is damage of the bitstream
             self._has_time_tables
             or respects_random_access(
                 self.pts, self.shown, random_access == int(RandomAccess.OPEN), random_access == int(RandomAccess.CLOSED)

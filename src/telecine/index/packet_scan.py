@@ -120,7 +120,7 @@ def scan_packets(
     codec, extradata = context.codec.canonical_name, bytes(context.extradata or b"")
     scanner = scanner_for(codec, extradata)
     is_updatable = scanner is not None and scanner.accepts_new_extradata
-    intra_only = scanner is None and bool(context.codec.intra_only)
+    intra_only = scanner is None and (bool(context.codec.intra_only) or codec == "png")
     # packets of a larger source would not fit, except for its audio; filling memory in vain takes time
     scan = PacketScan(codec, extradata, keep=demuxer.size <= _MAX_KEPT_BYTES)
     scan.has_reference_facts = scanner is not None and codec not in CONTAINER_DISPOSABLE_CODECS

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 from telecine.bitstream import PictureFormat
-from telecine.bitstream.h273 import MATRICES, RANGES, UNSPECIFIED, UNSPECIFIED_RANGE
+from telecine.bitstream.h273 import HDR_TRANSFERS, MATRICES, RANGES, UNSPECIFIED, UNSPECIFIED_RANGE
 from telecine.container.demuxer import Demuxer
 from telecine.container.display_matrix import Orientation, iso_orientation, matroska_orientation
 from telecine.container.timestamps import NO_TIME, has_variable_rate
@@ -21,6 +21,8 @@ from telecine.source.source import Source
 
 __all__ = ["VideoInfo", "make_video_info", "read_video_info"]
 
+_ALPHA_FORMATS = ("yuva", "gbrap", "rgba", "bgra", "argb", "abgr", "ya8", "ya16", "ayuv")
+"""Beginnings of FFmpeg's names of pixel formats with alpha."""
 _PROGRESSIVE = (0, 1)
 """FFmpeg's AV_FIELD_UNKNOWN and AV_FIELD_PROGRESSIVE."""
 
@@ -97,7 +99,7 @@ def make_video_info(source: Source, demuxer: Demuxer, index: PacketIndex, limits
     width, height = size if turns % 2 == 0 else size[::-1]
     ratio = demuxer.stream.sample_aspect_ratio or Fraction(1)
     start = index.pts[index.display_order[0]]
-    return VideoInfo(
+    info = VideoInfo(
         width=width,
         height=height,
         rotation=90 * turns,
@@ -118,8 +120,8 @@ def make_video_info(source: Source, demuxer: Demuxer, index: PacketIndex, limits
         variable_frame_rate=has_variable_rate(index.timeline.ticks),
         stream_index=demuxer.stream.index,
         container=demuxer.format,
-        notes=(*index.notes, *_size_note(context, stored)),
     )
+    return replace(info, notes=(*index.notes, *_size_note(context, stored), *_unchanged_notes(info)))
 
 
 def _size_note(context: Any, stored: PictureFormat) -> Iterator[Note]:
@@ -129,6 +131,21 @@ def _size_note(context: Any, stored: PictureFormat) -> Iterator[Note]:
         yield Note(
             "size-from-bitstream", f"the container announces {announced[0]}x{announced[1]}, the bitstream has {size}"
         )
+
+
+def _unchanged_notes(info: VideoInfo) -> Iterator[Note]:
+    """Yield notes about what frames are not converted for."""
+    if info.color_trc in HDR_TRANSFERS:
+        yield Note("hdr", f"the transfer is {HDR_TRANSFERS[info.color_trc]}; frames are not tone-mapped")
+    if info.bit_depth > 8:
+        yield Note("bit-depth", f"components of {info.bit_depth} bits are rounded to 8")
+    if info.pixel_format.startswith(_ALPHA_FORMATS):
+        yield Note("alpha", "the alpha channel is dropped")
+    if info.sample_aspect_ratio != 1:
+        ratio = info.sample_aspect_ratio
+        yield Note("non-square-pixels", f"pixels are {ratio.numerator}:{ratio.denominator}; frames are not resampled")
+    if info.interlaced:
+        yield Note("interlaced", "pictures consist of two fields; frames are not deinterlaced")
 
 
 def _picture_format(context: Any, index: PacketIndex) -> PictureFormat:
