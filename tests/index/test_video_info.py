@@ -181,6 +181,48 @@ def test_rotation_in_a_compressed_movie_box_is_applied() -> None:
     assert frames.info.rotation == 90
 
 
+# fields
+
+FIELDS = {
+    "mpeg2": "-c:v mpeg2video -flags +ildct+ilme",
+    "h264": "-c:v libx264 -flags +ildct+ilme",
+    "prores": "-c:v prores_ks -flags +ildct+ilme",
+    "dv": "-s 720x576 -c:v dvvideo",
+    "mpeg4": "-c:v mpeg4 -flags +ildct+ilme",
+}
+
+
+@pytest.mark.parametrize("container", ["mkv", "avi", "mov"])
+@pytest.mark.parametrize("fields", ["tff", "bff"])
+@pytest.mark.parametrize("codec", FIELDS)
+def test_interlaced_video_is_known_in_every_container(tmp_path: Path, codec: str, fields: str, container: str) -> None:
+    path = tmp_path / f"clip.{container}"
+    ffmpeg([*SOURCE.format(160, 96).split(), "-vf", f"setfield={fields}", *FIELDS[codec].split(), path])
+    assert telecine.probe(path).interlaced
+    if codec != "dv":
+        flat = FIELDS[codec].replace("-flags +ildct+ilme", "").split()
+        ffmpeg([*SOURCE.format(160, 96).split(), "-vf", "setfield=prog", *flat, path])
+        assert not telecine.probe(path).interlaced
+
+
+def test_a_jpeg_of_half_the_height_is_a_field(tmp_path: Path) -> None:
+    """Motion JPEG of two fields: two images in a packet."""
+    field = tmp_path / "field.avi"
+    ffmpeg([*SOURCE.format(160, 48).split(), "-c:v", "mjpeg", "-pix_fmt", "yuvj420p", field])
+    path = tmp_path / "both.avi"
+    with av.open(str(field)) as source, av.open(str(path), "w") as muxer:
+        stream = muxer.add_stream("mjpeg", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 160, 96, "yuvj420p"
+        for packet in source.demux(video=0):
+            if packet.size:
+                double = av.Packet(2 * bytes(packet))
+                double.pts, double.dts, double.time_base = packet.pts, packet.dts, packet.time_base
+                double.is_keyframe, double.stream = True, stream
+                muxer.mux_one(double)
+    assert telecine.probe(path).interlaced and not telecine.probe(field).interlaced
+    check(path)
+
+
 # notes
 
 UNCHANGED = {
@@ -204,7 +246,9 @@ def test_a_note_names_what_frames_are_not_converted_for(tmp_path: Path, code: st
 @pytest.mark.parametrize(("transfer", "name"), [("smpte2084", "PQ"), ("arib-std-b67", "HLG")])
 def test_the_transfer_of_hdr_is_shown_by_the_command_line(tmp_path: Path, transfer: str, name: str) -> None:
     path = tmp_path / "clip.mp4"
-    encoder = f"-c:v libx264 -pix_fmt yuv420p10le -x264-params transfer={transfer}:colorprim=bt2020:colormatrix=bt2020nc"
+    encoder = (
+        f"-c:v libx264 -pix_fmt yuv420p10le -x264-params transfer={transfer}:colorprim=bt2020:colormatrix=bt2020nc"
+    )
     ffmpeg([*SOURCE.format(160, 96).split(), *encoder.split(), path])
     shown = subprocess.run(
         [sys.executable, "-m", "telecine", "probe", path], capture_output=True, text=True, check=True

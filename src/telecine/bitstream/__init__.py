@@ -147,6 +147,8 @@ class Scanner:
         """True if a packet had start codes where its container announced lengths (H.264, HEVC)."""
         return False
 
+    interlaced = False
+    """True if a header declares that pictures may consist of two fields (MPEG-4 part 2, VC-1)."""
     crops_left = False
     """True if samples on the left of a picture are not shown (H.264, HEVC)."""
 

@@ -78,7 +78,7 @@ class Mpeg4Scanner(_PictureTypeScanner):
     def __init__(self, extradata: bytes) -> None:
         super().__init__(extradata)
         self._time_bits: int | None = None
-        self._interlaced = self._has_started = False
+        self._has_started = False
         self._delayed: str | None = None
         """Type of the picture that the decoder has, and outputs for the next packet."""
         self._read_vol(extradata)
@@ -87,7 +87,7 @@ class Mpeg4Scanner(_PictureTypeScanner):
         """Read the first VideoObjectLayer() in ``data``; its start code is 0x20 to 0x2f."""
         if found := re.search(rb"\x00\x00\x01[\x20-\x2f]", data):
             with suppress(InvalidHeader):
-                self._time_bits, self._interlaced = _parse_vol(BitReader(data[found.end() : found.end() + 92]))
+                self._time_bits, self.interlaced = _parse_vol(BitReader(data[found.end() : found.end() + 92]))
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
         data = bytes(packet)
@@ -106,7 +106,7 @@ class Mpeg4Scanner(_PictureTypeScanner):
             self._delayed = kind if coded and delayed is not None else None
         if coded and (delayed is None or second >= 0):
             info = self._info(kind, is_key, with_order)
-            if self._interlaced:
+            if self.interlaced:
                 # a decoder measures the distance of fields (Tframe, 7.7.2.2) once, at the first B-VOP that it decodes
                 access = RandomAccess.NONE if self._has_started else info.random_access
                 info = info._replace(disposable=False, random_access=access)
@@ -167,8 +167,6 @@ class Vc1Scanner(_PictureTypeScanner):
 
     def __init__(self, extradata: bytes) -> None:
         super().__init__(extradata)
-        self.interlaced = False
-        """True if the sequence header of the advanced profile allows fields."""
         self._finterp = self._rangered = self._b_pictures = False
         sequence = extradata.find(b"\0\0\1\x0f")
         self._advanced = sequence >= 0

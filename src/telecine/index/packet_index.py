@@ -77,6 +77,8 @@ class PacketIndex:
     """PyAV's side data "new_extradata" by the ordinal of the packet that it came with."""
     palettes: Mapping[int, Any] = field(default_factory=dict, repr=False)
     """PyAV's side data "palette" by the ordinal of the packet that it came with."""
+    interlaced: bool = False
+    """True if the bitstream says that pictures consist of two fields, although the container may not."""
     crops_left: bool = False
     """True if the bitstream crops pictures on their left side."""
     notes: tuple[Note, ...] = ()
@@ -198,6 +200,7 @@ def _build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits:
         synthetic_times=are_synthetic,
         picture=scan.picture,
         exact_random_access=exact_random_access,
+        interlaced=scan.interlaced,
         crops_left=scan.crops_left,
         notes=tuple(_notes(scan, are_synthetic)),
         packets=scan.packets,

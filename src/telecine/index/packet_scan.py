@@ -18,6 +18,7 @@ from telecine.bitstream import (
     RandomAccess,
     scanner_for,
 )
+from telecine.bitstream.fields import has_two_fields
 from telecine.container.demuxer import Demuxer
 from telecine.container.timestamps import NO_TIME
 from telecine.deadline import Deadline
@@ -62,7 +63,7 @@ class PacketScan:
         self.new_extradata: dict[int, Any] = {}
         self.palettes: dict[int, Any] = {}
         self.damage: str | None = None
-        self.has_start_codes = self.crops_left = False
+        self.has_start_codes = self.crops_left = self.interlaced = False
         self._kept_bytes = 0
 
     def add(self, packet: Packet[Any], is_key: bool, facts: PacketInfo) -> None:
@@ -141,6 +142,8 @@ def scan_packets(
                     facts = scanner.scan(memoryview(packet), is_key, with_order)
                 else:
                     facts = _INDEPENDENT if intra_only or not scan.pts else _DEPENDENT
+                    if not scan.pts:
+                        scan.interlaced = has_two_fields(codec, memoryview(packet), context.height)
                 if scan.new_extradata and not updated and not is_updatable:
                     # a decoder that starts here has the stream's extradata, not that of an earlier packet
                     facts = facts._replace(random_access=RandomAccess.NONE)
@@ -152,5 +155,5 @@ def scan_packets(
     deadline.check("reading the packets")
     if scanner is not None:
         scan.picture, scan.has_start_codes = scanner.picture, scanner.has_start_codes
-        scan.crops_left = scanner.crops_left
+        scan.crops_left, scan.interlaced = scanner.crops_left, scan.interlaced or scanner.interlaced
     return scan

@@ -111,7 +111,7 @@ def make_video_info(source: Source, demuxer: Demuxer, index: PacketIndex, limits
         color_range=RANGES.get(stored.color_range, "unknown"),
         color_primaries=stored.color_primaries,
         color_trc=stored.color_trc,
-        interlaced=context.field_order not in _PROGRESSIVE,
+        interlaced=context.field_order not in _PROGRESSIVE or index.interlaced,
         sample_aspect_ratio=ratio if turns % 2 == 0 else 1 / ratio,
         num_frames=index.num_frames,
         average_fps=index.timeline.average_fps,
