@@ -7,7 +7,7 @@ from typing import Any
 
 from support import byte_edits
 from support.clip import CLIPS, declare
-from support.clips_by_codec import VPX, X264, x264, x265
+from support.clips_by_codec import VPX, X264, X265, X265_BASE, x264, x265
 from support.recipes import Recipe, derive, edit, encode
 
 __all__ = ["EXPECTED_COLOURS"]
@@ -230,8 +230,46 @@ _flat("colour_smpte170m_tv.mp4", "smpte170m", "tv", _BT601, (190, 62, 31))
 _flat("colour_smpte170m_pc.mp4", "smpte170m", "pc", _BT601, (191, 64, 31))
 _flat("colour_bt2020nc_tv.mp4", "bt2020", "tv", _BT2020, (190, 62, 30))
 _flat("colour_untagged.mp4", "smpte170m", "tv", _UNTAGGED, (190, 62, 31))
-_HDR = "-color_primaries bt2020 -color_trc smpte2084 -colorspace bt2020nc -color_range tv"
-x265("hdr.mp4", "bframes=3", "hostile colour hdr bframes", f"-pix_fmt yuv420p10le {_HDR}", frames=30)
+
+
+def _tagged(pixels: str, matrix: str, levels: str, primaries: str, transfer: str) -> str:
+    """Return options that convert pictures to a matrix and range and tag them; this ffmpeg takes tags from filters."""
+    tags = f"setparams=color_primaries={primaries}:color_trc={transfer}"
+    return f"-vf scale=out_color_matrix={matrix}:out_range={levels},format={pixels},{tags} -pix_fmt {pixels}"
+
+
+_PQ = _tagged("yuv420p10le", "bt2020", "tv", "bt2020", "smpte2084")
+_HLG = _tagged("yuv420p10le", "bt2020", "tv", "bt2020", "arib-std-b67")
+x265("hdr.mp4", "bframes=3", "hostile colour hdr bframes", _PQ, frames=30)
+x265("hlg.mkv", "bframes=3", "no_count hostile colour hdr bframes", _HLG, frames=20)
+# a portrait video of a phone, stored as landscape
+declare(
+    "part_hlg.mp4", "part",
+    encode(f"{X265} -x265-params {X265_BASE}:bframes=3 {_HLG} -tag:v hvc1", size=(96, 128), frames=20, turn=90),
+    codec="hevc", bit_depth=10, painted=False,
+)  # fmt: skip
+declare(
+    "hlg_rotated.mp4", "hostile colour hdr rotation bframes", derive("-display_rotation -90 -i {part_hlg.mp4} -c copy"),
+    width=96, height=128, rotation=90, painted=True, numbers=tuple(range(20)),
+)  # fmt: skip
+_FULL = _tagged("yuv420p10le", "bt2020", "pc", "bt2020", "bt2020-10")
+declare(
+    "h264_bt2020_full.mp4", "hostile colour", encode(f"-c:v libx264 -threads 1 {_FULL} -g 12", (96, 64), frames=20),
+    codec="h264", bit_depth=10,
+)  # fmt: skip
+_P3 = _tagged("yuv420p", "bt709", "tv", "smpte432", "iec61966-2-1")
+declare(
+    "display_p3.mp4",
+    "hostile colour",
+    encode(f"-c:v libx264 -threads 1 {_P3} -g 12", (96, 64), frames=20),
+    codec="h264",
+)
+_VP9_FULL = _tagged("yuv420p", "bt709", "pc", "bt709", "bt709")
+declare(
+    "vp9_bt709_full.webm", "no_count hostile colour",
+    encode(f"-c:v libvpx-vp9 {VPX} -deadline realtime -cpu-used 8 {_VP9_FULL}", (96, 64), frames=20),
+    codec="vp9",
+)  # fmt: skip
 
 # Open GOPs that were cut: pictures that refer to missing ones are neither shown nor counted
 x265("part_ogop.mp4", "bframes=4:open-gop=1:keyint=30:min-keyint=30", "part", **_SMALL, frames=90)

@@ -214,7 +214,10 @@ class Backend(ABC):
     chunks_per_group: int = 1
     """Chunks that :meth:`decode_chunks` decodes together; more than 1 for hardware with several decoders."""
     tolerances: Mapping[str, int] = {}
-    """Largest allowed difference of a pixel from ``pyav``, by the name of a case of :mod:`telecine.testing`."""
+    """Largest allowed difference of a pixel from the ffmpeg command line, by the name of a case of
+    :mod:`telecine.testing`."""
+    refused_cases: frozenset[str] = frozenset()
+    """Names of the cases of :mod:`telecine.testing` that the backend may refuse."""
 
     @abstractmethod
     def status(self) -> BackendStatus:

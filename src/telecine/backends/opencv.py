@@ -47,7 +47,8 @@ class OpenCVBackend(Backend):
         ),
     }
     detects_damage = False
-    tolerances: Mapping[str, int] = {"10-bit": 24, "size": 12}
+    tolerances: Mapping[str, int] = {"10-bit": 24, "hdr": 128, "hdr-rotated": 128, "size": 12}
+    refused_cases = frozenset({"interlaced"})
 
     def status(self) -> BackendStatus:
         try:

@@ -54,7 +54,7 @@ class TorchCodecBackend(Backend):
         ),
     }
     detects_damage = False
-    tolerances: Mapping[str, int] = {"size": 12}
+    tolerances: Mapping[str, int] = {"hdr-rotated": 24, "size": 12}
 
     def status(self) -> BackendStatus:
         try:

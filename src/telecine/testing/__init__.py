@@ -9,8 +9,9 @@
         assert outcome.verdict != "fails", outcome
 
 The clips are encoded in memory, and each frame shows its number, so a wrong frame is noticed without trust in another
-decoder. A backend declares where it may differ from ``pyav``: ``tolerances`` (a larger difference of pixels) and
-``detects_damage``. Neither allows a frame with a wrong index or time.
+decoder. Pixels are compared with those of the ffmpeg command line if the package ``imageio-ffmpeg`` is installed, else
+with ``pyav``. A backend declares what it cannot do: ``refused_cases``, ``tolerances`` (a larger difference of pixels)
+and ``detects_damage``. An undeclared refusal fails. No declaration allows a frame with a wrong index or time.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ class Outcome:
 
     case: str
     verdict: str
-    """"same" as ``pyav``, "differs" as the backend declares, "refused" with a reason, or "fails"."""
+    """"same" as the reference frames, "differs" or "refused" as the backend declares, or "fails"."""
     detail: str = ""
     max_difference: int | None = None
-    """Largest difference of a pixel from ``pyav``; None if no pixels were compared."""
+    """Largest difference of a pixel from the reference frames; None if no pixels were compared."""
 
 
 def run_case(case: Case, backend: str, device: str = "cpu", seconds: float = 60.0, **options: Any) -> Outcome:
@@ -70,6 +71,8 @@ def _check(case: Case, subject: BackendUnderTest) -> Outcome:
     except UnsupportedVideoError as error:
         if not case.may_refuse:
             return Outcome(case.name, "fails", f"this video must not be refused: {error}")
+        if case.name not in backend.refused_cases:
+            return Outcome(case.name, "fails", f"{case.name!r} is not declared in refused_cases: {error}")
         return Outcome(case.name, "refused", str(error).partition(": ")[2] or str(error))
     except Mismatch as error:
         if case.needs_damage_detection and not backend.detects_damage:
@@ -80,7 +83,7 @@ def _check(case: Case, subject: BackendUnderTest) -> Outcome:
         return Outcome(case.name, "fails", f"{type(error).__name__}: {error}")
     if difference is None or difference <= allowed:
         return Outcome(case.name, "same", "", difference)
-    detail = f"pixels differ by up to {difference} from pyav"
+    detail = f"pixels differ by up to {difference} from the reference frames"
     if difference <= backend.tolerances.get(case.name, allowed):
         return Outcome(case.name, "differs", detail, difference)
     return Outcome(case.name, "fails", f"{detail}; {allowed} are allowed", difference)

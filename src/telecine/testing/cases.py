@@ -18,7 +18,7 @@ from telecine.limits import Limits
 from telecine.pipeline import run_request
 from telecine.request import Request
 from telecine.testing.clips import CLIPS, Clip, make_clip
-from telecine.testing.comparison import max_difference
+from telecine.testing.comparison import decode_with_ffmpeg, max_difference
 from telecine.testing.test_pattern import UnreadableNumber, read_number
 
 __all__ = ["CASES", "BackendUnderTest", "Case", "Mismatch"]
@@ -55,9 +55,9 @@ class Case:
     name: str
     description: str
     check: Callable[[BackendUnderTest], int | None]
-    """Returns the largest difference of a pixel from ``pyav``; None if no pixels are compared."""
+    """Returns the largest difference of a pixel from the reference frames; None if no pixels are compared."""
     may_refuse: bool = False
-    """True if a backend may raise ``UnsupportedVideoError``."""
+    """True if a backend may raise ``UnsupportedVideoError``, provided that it declares so in ``refused_cases``."""
     needs_damage_detection: bool = False
     """True if only a backend that detects damage can pass."""
 
@@ -116,6 +116,14 @@ def _check_clip(name: str, subject: BackendUnderTest) -> int | None:
         rows = [frames.indices.tolist().index(index) for index in some.indices]
         if not np.array_equal(some.numpy(), frames.numpy()[rows]):
             raise Mismatch(f"frames {some.indices.tolist()} loaded alone have other pixels than with all frames")
+    return _difference(clip, frames)
+
+
+def _difference(clip: Clip, frames: Frames) -> int:
+    """Return the largest difference from the frames of the ffmpeg command line, or of ``pyav`` if it cannot be used."""
+    expected = decode_with_ffmpeg(clip.data, clip.width, clip.height) if not clip.lost else None
+    if expected is not None and len(expected) == len(clip.times):
+        return max_difference(frames.numpy(), expected[frames.indices])
     reference = _load(clip.data, indices=frames.indices, backend="pyav", device="cpu")
     common = np.isin(frames.indices, reference.indices)
     return max_difference(frames.numpy()[common], reference.numpy())
@@ -217,7 +225,7 @@ def _expect_error(
     raise Mismatch(f"{what}: no error; expected {expected.__name__}")
 
 
-_MAY_REFUSE = {"10-bit", "interlaced", "odd-size", "hevc", "mirrored"}
+_MAY_REFUSE = {"10-bit", "hdr", "hdr-rotated", "interlaced", "odd-size", "hevc", "mirrored"}
 
 CASES: tuple[Case, ...] = (
     *(

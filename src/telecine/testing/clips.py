@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -105,9 +105,22 @@ def _numbered_clip(
     return Clip(data, tuple(numbers), tuple(at / 30 for at in range(len(numbers))), width, height)
 
 
-def _hevc(pixels: str = "yuv420p") -> Clip:
-    options = {"x265-params": "log-level=none:pools=none:frame-threads=1:keyint=12:bframes=4"}
-    return _numbered_clip(codec="libx265", pixels=pixels, options=options)
+def _hevc(pixels: str = "yuv420p", **options: Any) -> Clip:
+    parameters = {"x265-params": "log-level=none:pools=none:frame-threads=1:keyint=12:bframes=4"}
+    return _numbered_clip(codec="libx265", pixels=pixels, options=parameters, **options)
+
+
+def _hdr(transfer: int, quarter_turns: int) -> Clip:
+    """Make a clip in BT.2020 with 10 bits and a transfer function of HDR, as phones record it."""
+
+    def prepare(stream: Any) -> None:
+        context = stream.codec_context
+        context.colorspace, context.color_range, context.color_primaries, context.color_trc = 9, 1, 9, transfer
+        if quarter_turns:
+            stream.set_display_rotation(-90 * quarter_turns)
+
+    store = partial(rotate_for_storage, quarter_turns=quarter_turns, mirrored=False)
+    return _hevc("yuv420p10le", numbers=range(24), store=store, prepare=prepare)
 
 
 def _variable_rate() -> Clip:
@@ -198,6 +211,8 @@ CLIPS: dict[str, tuple[str, Callable[[], Clip]]] = {
     "transport-stream": ("MPEG-TS, a container without an index", lambda: _numbered_clip(container="mpegts")),
     "hevc": ("HEVC", _hevc),
     "10-bit": ("10 bits, rounded to 8", lambda: _hevc("yuv420p10le")),
+    "hdr": ("PQ and BT.2020: not tone-mapped", lambda: _hdr(16, 0)),
+    "hdr-rotated": ("HLG and BT.2020, rotated by 90 degrees", lambda: _hdr(18, 1)),
     "interlaced": (
         "interlaced pictures, both fields woven",
         lambda: _numbered_clip(options={"x264-params": f"{_GOP}:tff=1"}),

@@ -1,16 +1,44 @@
-"""Differences between frames of the same shape."""
+"""Differences between frames of the same shape, and reference frames of the ffmpeg command line."""
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MAX_DIFFERENCE", "max_difference", "mean_difference"]
+__all__ = ["MAX_DIFFERENCE", "decode_with_ffmpeg", "max_difference", "mean_difference"]
 
 MAX_DIFFERENCE = {"cpu": 2, "cuda": 3}
-"""Largest difference of a channel from ``pyav`` that counts as the same, by type of device."""
+"""Largest difference of a channel from the reference frames that counts as the same, by type of device."""
+_FFMPEG_SECONDS = 60.0
+
+
+def decode_with_ffmpeg(data: bytes, width: int, height: int) -> npt.NDArray[np.uint8] | None:
+    """Return all frames of a file by the ffmpeg command line of the package ``imageio-ffmpeg``.
+
+    Args:
+        data: the file.
+        width: of the pictures as displayed, pixels.
+        height: of the pictures as displayed, pixels.
+
+    Returns:
+        ``uint8 [T, H, W, 3]`` RGB; None if the package is not installed, or ffmpeg decodes pictures of another size.
+    """
+    try:
+        from imageio_ffmpeg import get_ffmpeg_exe
+    except ImportError:
+        return None
+    options = "-map 0:V:0 -fps_mode passthrough -pix_fmt rgb24 -f rawvideo -loglevel error pipe:1".split()
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        command = [get_ffmpeg_exe(), "-nostdin", "-i", file.name, *options]
+        pixels = subprocess.run(command, capture_output=True, timeout=_FFMPEG_SECONDS).stdout
+    count, rest = divmod(len(pixels), width * height * 3)
+    return np.frombuffer(pixels, np.uint8).reshape(count, height, width, 3) if count and not rest else None
 
 
 def max_difference(frames: npt.NDArray[Any], others: npt.NDArray[Any]) -> int:

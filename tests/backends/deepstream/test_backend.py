@@ -28,7 +28,6 @@ from telecine.testing.clips import make_clip
 
 CLIP = CLIPS["h264_pyramid.mp4"]
 Start = Callable[..., FakeDeepStream]
-_REFUSED = {"10-bit", "interlaced", "odd-size"}
 
 
 @pytest.fixture
@@ -109,7 +108,7 @@ def test_conformance(start: Start, case: Case) -> None:
     start()
     outcome = run_case(case, "deepstream")
     differs = {"same", "differs"} if case.name in ("damaged-picture", "size") else {"same"}
-    allowed = {"refused"} if case.name in _REFUSED else differs
+    allowed = {"refused"} if case.name in DeepStreamBackend.refused_cases else differs
     assert outcome.verdict in allowed, outcome
 
 

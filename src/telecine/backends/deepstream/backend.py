@@ -72,6 +72,7 @@ class DeepStreamBackend(Backend):
     }
     detects_damage = False
     tolerances: Mapping[str, int] = {"size": 12}
+    refused_cases = frozenset({"10-bit", "hdr", "hdr-rotated", "interlaced", "odd-size"})
 
     def __init__(self) -> None:
         self._workers: SessionPool[_Worker] = SessionPool("pool_size")

@@ -54,6 +54,7 @@ class NvdecBackend(Backend):
     chunks_per_group = 8  # decoded at the same time if they start at closed random access points
     devices = ("cpu", "cuda")
     options: Mapping[str, Option] = {"out": OUT}
+    refused_cases = frozenset({"odd-size"})
 
     def __init__(self) -> None:
         self._devices: set[int] = set()

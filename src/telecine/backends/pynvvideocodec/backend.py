@@ -67,6 +67,7 @@ class PyNvVideoCodecBackend(Backend):
         "max_height": Option(int, 0, "maximum picture height that decoders allocate for; 0: the video's own", 0, 16384),
     }
     detects_damage = False
+    refused_cases = frozenset({"interlaced", "odd-size"})
 
     def __init__(self) -> None:
         self._decoders: SessionPool[_DecoderSession] = SessionPool("hw_decoders", is_cleared_at_exit=True)
