@@ -201,6 +201,7 @@ class LongVideo:
         )
 
     format = "mov,mp4,m4a,3gp,3g2,mj2"
+    ends_inside_picture = False
 
     def packets(self) -> Any:
         for at in range(self.count):

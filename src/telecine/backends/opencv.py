@@ -107,6 +107,8 @@ def _decode(request: DecodeRequest, ranges: tuple[DecodeRange, ...], output: Hos
             for range_ in independent:
                 _decode(request, (range_,), output, threads)
             return
+    if file.is_empty:
+        return
     decoded: set[int] = set()
     previous: npt.NDArray[np.uint8] | None = None
     capture = _open_capture(file, threads)

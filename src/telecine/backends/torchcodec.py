@@ -145,6 +145,8 @@ class _PlanDecoder:
 
     def _pictures(self, file: RemuxedFile) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield (display position, picture) of the wanted frames, identified by the time that TorchCodec returns."""
+        if file.is_empty:
+            return
         decoder = self._open(file)
         frame_number = {position: number for number, position in enumerate(file.packet_positions())}
         wanted = [position for position in file.targets if position in frame_number]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from telecine.bitstream import PICTURE_FORMAT_CODECS
 from telecine.container.avio import SourceFile
 from telecine.container.display_matrix import has_moov_box
+from telecine.container.transport_stream import ends_inside_payload
 from telecine.deadline import Deadline
 from telecine.errors import NoVideoError, SourceError
 from telecine.limits import Limits
@@ -96,6 +97,11 @@ class Demuxer:
     def format(self) -> str:
         """FFmpeg's name of the container format, "mpegts" for example."""
         return str(self.container.format.name)
+
+    @property
+    def ends_inside_picture(self) -> bool:
+        """True if the end of the last picture is missing, as far as the container tells."""
+        return self.format == "mpegts" and ends_inside_payload(self._source.data, self.stream.id)
 
     def rewind(self) -> None:
         """Move to the start of the file by opening it again, because some demuxers cannot seek to their start."""

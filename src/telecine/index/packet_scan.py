@@ -153,6 +153,9 @@ def scan_packets(
     except av.error.FFmpegError as error:
         scan.damage = f"the file is damaged or cut off ({error.strerror})"
     deadline.check("reading the packets")
+    if scan.pts and demuxer.ends_inside_picture:
+        scan.corrupt[-1] = True
+        scan.damage = scan.damage or "the file is cut off inside its last picture"
     if scanner is not None:
         scan.picture, scan.has_start_codes = scanner.picture, scanner.has_start_codes
         scan.crops_left, scan.interlaced = scanner.crops_left, scan.interlaced or scanner.interlaced

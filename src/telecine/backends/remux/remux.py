@@ -62,6 +62,11 @@ class RemuxedFile:
     has_sps_changes: bool
     """True if the SPS of H.264 or HEVC changes in the file, and with it perhaps the picture size."""
 
+    @property
+    def is_empty(self) -> bool:
+        """True if all packets are corrupt: the file has none, and libraries refuse it."""
+        return len(self.corrupt) == len(self.positions)
+
     def packet_positions(self) -> list[int]:
         """Return the display positions of the packets that are in the file, ascending."""
         return sorted(position for packet, position in self.positions.items() if packet not in self.corrupt)

@@ -1,0 +1,92 @@
+"""Transport streams that end inside a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import telecine
+from support.clips import CLIPS
+from support.ffmpeg_cli import ffmpeg
+from telecine.backends.registry import get_backend
+from telecine.container.transport_stream import ends_inside_payload
+
+_PID = 0x100
+_PACKET = 188
+
+
+def _stream(folder: Path, name: str, *options: str) -> bytes:
+    target = folder / "whole.ts"
+    ffmpeg(["-i", str(CLIPS[name].path()), "-map", "0:v", "-c", "copy", *options, "-f", "mpegts", str(target)])
+    return target.read_bytes()
+
+
+def _packets(data: bytes) -> list[tuple[int, int, bool]]:
+    """Return (position, PID, starts a picture) of each transport packet."""
+    return [
+        (at, (data[at + 1] & 0x1F) << 8 | data[at + 2], bool(data[at + 1] & 0x40))
+        for at in range(0, len(data) - _PACKET + 1, _PACKET)
+    ]
+
+
+def _cuts(data: bytes, continued: bool) -> list[int]:
+    """Return positions inside transport packets of the video that continue a picture, or that start one."""
+    found = [at for at, pid, starts in _packets(data) if pid == _PID and starts != continued]
+    chosen = found[len(found) // 3 :: max(1, len(found) // 6)]
+    return [at + rest for at, rest in zip(chosen, (3, 50, 100, 150, 187, 20, 90), strict=False)]
+
+
+@pytest.mark.parametrize("backend", ["pyav", "opencv", "torchcodec"])
+@pytest.mark.parametrize("name", ["h264_pyramid.mp4", "h264_no_b.mp4", "hevc_open_gop.mp4", "mpeg2.mp4"])
+def test_the_last_picture_is_lost_if_the_file_ends_inside_it(tmp_path: Path, name: str, backend: str) -> None:
+    if not get_backend(backend).status().usable:
+        pytest.skip(f"{backend} is not installed")
+    data = _stream(tmp_path, name)
+    whole = telecine.load(data)
+    known = {round(time * 1000): picture for time, picture in zip(whole.timestamps, whole.data, strict=True)}
+    for cut in _cuts(data, continued=True):
+        frames = telecine.load(data[:cut], backend=backend)
+        assert len(frames.report.lost) == 1, f"cut at {cut}"
+        assert [note.code for note in frames.report.notes] == ["truncated"]
+        for time, picture in zip(frames.timestamps, frames.data, strict=True):
+            assert np.abs(picture.astype(int) - known[round(time * 1000)]).max() <= 3, f"cut at {cut}, {time} s"
+        with pytest.raises(telecine.DecodeError, match="could not be decoded"):
+            telecine.load(data[:cut], backend=backend, errors="strict")
+
+
+@pytest.mark.parametrize("name", ["h264_pyramid.mp4", "hevc_open_gop.mp4"])
+def test_no_picture_is_lost_if_the_file_ends_where_the_next_one_starts(tmp_path: Path, name: str) -> None:
+    data = _stream(tmp_path, name)
+    for cut in _cuts(data, continued=False):
+        frames = telecine.load(data[:cut])
+        assert frames.report.lost == () and frames.report.notes == (), f"cut at {cut}"
+
+
+def test_a_whole_file_loses_no_picture(tmp_path: Path) -> None:
+    data = _stream(tmp_path, "h264_pyramid.mp4")
+    assert telecine.load(data).report.notes == ()
+    assert len(telecine.load(data)) == 60
+
+
+def test_the_cut_is_found_for_packets_of_188_192_and_204_bytes(tmp_path: Path) -> None:
+    data = _stream(tmp_path, "h264_pyramid.mp4")
+    layouts = {188: (b"", b""), 192: (b"\0\1\2\3", b""), 204: (b"", bytes(range(16)))}
+    at = next(at for at, pid, starts in reversed(_packets(data)) if pid == _PID and not starts)
+    number = at // _PACKET
+    for size, (before, after) in layouts.items():
+        packets = [before + data[i : i + _PACKET] + after for i in range(0, len(data), _PACKET)]
+        stream = b"".join(packets)
+        start = number * size + len(before)
+        assert not ends_inside_payload(memoryview(stream), _PID)
+        for rest in (3, 4, 100, 187):
+            assert ends_inside_payload(memoryview(stream[: start + rest]), _PID), (size, rest)
+            assert not ends_inside_payload(memoryview(stream[: start + rest]), _PID + 1)
+        for rest in (0, 188, size):
+            assert not ends_inside_payload(memoryview(stream[: start + rest]), _PID), (size, rest)
+
+
+@pytest.mark.parametrize("data", [b"", b"G", b"G" * 2, b"G" * 1000, bytes(5000)])
+def test_other_bytes_are_no_cut_picture(data: bytes) -> None:
+    assert not ends_inside_payload(memoryview(data), _PID)
