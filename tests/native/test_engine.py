@@ -218,3 +218,39 @@ def test_handles_do_not_accumulate_over_many_requests(double: Double) -> None:
     for _ in range(20):
         double.decode(gop(0, 9), [8, 3])
     assert {name: double.count(name) for name in HANDLES} == before
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [b"\0\0\0\0", bytes(500), b"\0\0\0\x50\x41", b"\xff" * 20],
+    ids=["empty", "zeros", "cut", "noise"],
+)
+@pytest.mark.parametrize("kind", ["reference", "disposable", "key"])
+def test_a_packet_whose_last_units_are_destroyed_loses_its_own_frame(double: Double, rest: bytes, kind: str) -> None:
+    """The first unit decodes without an error, so the status of the picture is good."""
+    pictures = [*gop(0, 9), *gop(9, 9)]
+    damaged = {"reference": 3, "disposable": 4, "key": 9}[kind]
+    packets: list[Coded | bytes] = [*pictures]
+    packets[damaged] = pictures[damaged].packet() + rest
+    flags = [
+        (double.nvdec.CLOSED if picture.starts else 0) | (double.nvdec.REQUIRED if picture.kind & REFERENCE else 0)
+        for picture in pictures
+    ]
+    display_order = [picture.order for picture in pictures]
+    result, frames = double.decode(packets, list(range(18)), display_order=display_order, flags=flags)
+    lost = {"reference": [3, 4, 5, 6, 7, 8], "disposable": [4], "key": list(range(9, 18))}[kind]
+    assert [i for i, loss in enumerate(result.loss) if loss] == lost
+    kept = [i for i in range(18) if i not in lost]
+    check_frames(frames[kept], numbers_at(pictures, kept), Shape())
+
+
+@pytest.mark.parametrize("rest", [b"\0", b"\0\0", b"\0\0\0", b"\xff\xff\xff"])
+def test_padding_that_is_shorter_than_a_length_is_no_damage(double: Double, rest: bytes) -> None:
+    """FFmpeg decodes such packets."""
+    pictures = gop(0, 9)
+    flags = [double.nvdec.REQUIRED | (double.nvdec.CLOSED if picture.starts else 0) for picture in pictures]
+    packets: list[Coded | bytes] = [picture.packet() + rest for picture in pictures]
+    display_order = [picture.order for picture in pictures]
+    result, frames = double.decode(packets, list(range(9)), display_order=display_order, flags=flags)
+    assert result.loss == bytes(9)
+    check_frames(frames, numbers_at(pictures, list(range(9))), Shape())

@@ -133,9 +133,19 @@ def split_annex_b(data: bytes | memoryview, whole: frozenset[int] | None = None)
 
 
 def split_length_prefixed(data: bytes, length_size: int) -> list[bytes] | None:
-    """Return the NAL units of a length-prefixed packet without empty ones; None if a length exceeds the packet."""
-    units, end = _read_units(data, 0, length_size, len(data))
-    return units if end <= len(data) else None
+    """Return the NAL units of a length-prefixed packet; None if a length is 0 or exceeds it, as FFmpeg refuses it then.
+
+    Bytes at the end that are fewer than a length are padding.
+    """
+    units: list[bytes] = []
+    at = 0
+    while len(data) - at >= length_size:
+        start = at + length_size
+        at = start + int.from_bytes(data[at:start], "big")
+        if not start < at <= len(data):
+            return None
+        units.append(data[start:at])
+    return units
 
 
 def has_start_codes(codec: str, packet: bytes | memoryview, length_size: int) -> bool:

@@ -119,19 +119,17 @@ void PacketConverter::convert_lengths(const uint8_t* packet, size_t size) {
     const auto prefix = static_cast<size_t>(length_size_);
     while (at < size) {
         if (size - at < prefix) {
-            converted_.damaged = true;
-            return;
+            return;  // padding: FFmpeg decodes such packets too
         }
         const size_t length = big_endian(packet + at, length_size_);
         at += prefix;
-        if (length > size - at) {
+        // a NAL unit has a header; FFmpeg refuses an empty one too
+        if (length == 0 || length > size - at) {
             converted_.damaged = true;
             return;
         }
-        if (length > 0) {
-            buffer_.insert(buffer_.end(), kStartCode, kStartCode + 4);
-            buffer_.insert(buffer_.end(), packet + at, packet + at + length);
-        }
+        buffer_.insert(buffer_.end(), kStartCode, kStartCode + 4);
+        buffer_.insert(buffer_.end(), packet + at, packet + at + length);
         at += length;
     }
 }

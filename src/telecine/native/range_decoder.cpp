@@ -109,6 +109,7 @@ void RangeDecoder::feed_packets() {
         }
         const ConvertedPacket& converted = converter_.convert(packet.data, packet.size, first || restart);
         pictures_in_packet_ = 0;
+        is_packet_damaged_ = converted.damaged;
         size_t at = 0;
         for (size_t end : converted.picture_ends) {
             SourcePacket picture = {};

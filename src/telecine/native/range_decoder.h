@@ -90,6 +90,7 @@ private:
     int num_checked_ = 0;
     int current_packet_ = -1;              // index of the packet being parsed
     int pictures_in_packet_ = 0;           // pictures that it has brought so far
+    bool is_packet_damaged_ = false;       // some of its NAL units are missing
     bool unreliable_ = false;              // a required picture is lost, until the next random access point
     bool unreliable_before_open_ = false;  // the same before the last open point, for its leading pictures
     bool has_status_ = true;

@@ -85,7 +85,8 @@ void RangeDecoder::detect_missing_frames(const PictureParams& params, Picture& p
     }
     // preliminary: check_up_to() adds the status and the references
     const uint8_t flags = request_.packets[picture.packet].flags;
-    picture.reliable = !unreliable_ && (flags & kCorrupt) == 0 && !(unreliable_before_open_ && (flags & kLeading) != 0);
+    picture.reliable = !unreliable_ && !is_packet_damaged_ && (flags & kCorrupt) == 0 &&
+                       !(unreliable_before_open_ && (flags & kLeading) != 0);
 }
 
 }  // namespace telecine
