@@ -699,9 +699,9 @@ def test_a_megabyte_of_a_repeated_pattern_is_scanned_in_bounded_time(codec: str,
 
 
 def test_a_length_beyond_the_packet_ends_its_nal_units() -> None:
-    """An avcC without its length size means Annex B."""
+    """An empty unit tells that the last one is cut off. An avcC without its length size means Annex B."""
     units = NalSplitter("h264", b"\x01\x00\x00\x00\xff\xe0")
-    assert list(units.split(b"\0\0\0\3abc\0\0\0\x09de")) == [b"abc", b"de"]
+    assert list(units.split(b"\0\0\0\3abc\0\0\0\x09de")) == [b"abc", b"de", b""]
     assert list(units.split(b"\0\0\0\3abc\0\0")) == [b"abc"]
     assert list(NalSplitter("h264", b"\x01\x00").split(b"\0\0\1ab\0\0\1c")) == [b"ab", b"c"]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+from pathlib import Path
 
 import av
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 import telecine
 from support.clips import CLIPS, read_number
+from support.ffmpeg_cli import ffmpeg
 from telecine.bitstream.nal import nal_length_size, split_length_prefixed
 
 
@@ -88,3 +91,67 @@ def test_start_codes_in_place_of_lengths_lose_no_frame(backend: str, code: bytes
     assert frames.indices.tolist() == list(range(clip.num_frames)) and frames.report.lost == ()
     assert np.abs(frames.data.astype(int) - clip.reference().frames).max() <= 2
     assert [note.code for note in frames.report.notes] == ["start-codes"]
+
+
+# flags and times of the container
+
+
+@pytest.mark.parametrize("codec", ["h263", "flv1", "svq1", "qtrle", "rpza", "cinepak", "mpeg4", "h264"])
+def test_false_disposable_flags_of_the_container_skip_nothing(tmp_path: Path, codec: str) -> None:
+    """A ``sdtp`` box that says of every second sample that no other depends on it."""
+    encoders = {"h264": "libx264", "h263": "h263", "flv1": "flv"}
+    path = tmp_path / "clip.mov"
+    size, pixels = (
+        "352x288" if codec == "h263" else "160x96",
+        {"qtrle": "rgb24", "rpza": "rgb555le"}.get(codec, "yuv420p"),
+    )
+    pixels = {"svq1": "yuv410p", "cinepak": "rgb24"}.get(codec, pixels)
+    source = f"-f lavfi -i testsrc2=size={size}:rate=25:duration=1 -c:v {encoders.get(codec, codec)}"
+    ffmpeg([*source.split(), "-pix_fmt", pixels, "-g", "12", "-bf", "0", path])
+    data = path.read_bytes()
+    plain = telecine.load(data)
+    flags = struct.pack(">I4sI", 12 + 25, b"sdtp", 0) + b"".join(bytes([0x08 if i % 2 else 0x10]) for i in range(25))
+    frames = telecine.load(with_box_in(data, b"stbl", flags), indices=[5, 10, 20])
+    np.testing.assert_array_equal(frames.data, plain.data[[5, 10, 20]])
+
+
+def with_box_in(data: bytes, kind: bytes, box: bytes) -> bytes:
+    """Append a box to the first one of a kind; the movie box is the last in the file."""
+    edited, at = bytearray(data), data.index(kind, data.index(b"moov")) - 4
+    end = at + int.from_bytes(data[at : at + 4], "big")
+    edited[end:end] = box
+    for parent in (b"moov", b"trak", b"mdia", b"minf", b"stbl"):
+        start = data.index(parent, data.index(b"moov")) - 4
+        edited[start : start + 4] = (int.from_bytes(data[start : start + 4], "big") + len(box)).to_bytes(4, "big")
+    return bytes(edited)
+
+
+def test_a_destroyed_first_packet_of_vp9_with_layers_does_not_make_later_frames_wrong() -> None:
+    clip = CLIPS["vp9_layers.webm"]
+    data = bytearray(clip.bytes())
+    with av.open(io.BytesIO(bytes(data))) as container:
+        first = next(bytes(packet) for packet in container.demux(video=0))
+    data[data.index(first)] = 0
+    for options in ({}, {"indices": [20, 26, 31]}):
+        frames = telecine.load(bytes(data), **options)
+        assert [read_number(frame) for frame in frames.data] == frames.indices.tolist()
+        assert 20 in frames.report.lost and 26 in frames.indices
+
+
+@pytest.mark.parametrize("start", [1 << 63, (1 << 63) - 1, 1 << 62])
+def test_absurd_times_of_a_fragment_are_damage(start: int, tmp_path: Path) -> None:
+    """``tfdt`` of 64 bits: no negative time, no overflow."""
+    path = tmp_path / "fragments.mp4"
+    ffmpeg(["-i", CLIPS["h264_no_b.mp4"].path(), "-c", "copy", "-movflags", "frag_keyframe+empty_moov", path])
+    data = bytearray(path.read_bytes())
+    at = data.index(b"tfdt")
+    assert data[at + 4] == 1  # version: 64 bits
+    data[at + 8 : at + 16] = start.to_bytes(8, "big")
+    try:
+        frames = telecine.load(bytes(data))
+    except telecine.SourceError:
+        return  # FFmpeg refuses some of these files
+    # FFmpeg drops packets whose time it cannot represent
+    assert len(frames) >= 36 and (np.diff(frames.timestamps) > 0).all()
+    assert frames.timestamps[0] == 0 and frames.info.duration < 100 and abs(frames.info.start_time) < 1e10
+    assert telecine.load(bytes(data), timestamps=[0.5]).indices.tolist() == [15]

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import ClassVar, NamedTuple
 
 __all__ = [
-    "CONTAINER_DISPOSABLE_CODECS", "PICTURE_FORMAT_CODECS", "REORDERING_CODECS", "CodedFrame", "Leading", "PacketInfo",
+    "PICTURE_FORMAT_CODECS", "REORDERING_CODECS", "CodedFrame", "Leading", "PacketInfo",
     "PictureFormat", "RandomAccess", "Scanner", "can_contain_fields", "frames_info", "scanner_for",
 ]  # fmt: skip
 
@@ -31,9 +31,6 @@ _SCANNERS: dict[str, str] = {
     "wmv3": "mpeg:Vc1Scanner",
     **dict.fromkeys(_LEGACY, "legacy:LegacyScanner"),
 }
-CONTAINER_DISPOSABLE_CODECS = frozenset({"vp8", *_LEGACY})
-"""Codecs whose scanner cannot see references, so that the container's disposable flag counts."""
-
 REORDERING_CODECS = frozenset("h264 hevc vvc mpeg1video mpeg2video mpeg4 vc1 wmv3 cavs dirac rv30 rv40 svq3".split())
 """Codecs in which display order can differ from decode order."""
 

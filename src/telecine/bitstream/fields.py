@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["has_two_fields"]
+__all__ = ["CODECS_WITH_FIELDS", "has_two_fields"]
+
+CODECS_WITH_FIELDS = frozenset({"dvvideo", "mjpeg", "prores"})
+"""Codecs that :func:`has_two_fields` knows, in FFmpeg's names."""
 
 _JPEG_SIZE = re.compile(rb"\xff[\xc0-\xc3]..(?P<bits>.)(?P<height>..)", re.DOTALL)
 """A frame header of JPEG up to the number of lines (ITU-T T.81, B.2.2)."""

@@ -95,7 +95,7 @@ class NalSplitter:
         self._codec, self._whole = codec, _PARAMETER_SET_FIRST_BYTES[codec]
 
     def split(self, packet: bytes | memoryview) -> Iterator[bytes]:
-        """Yield parameter sets whole and up to 256 bytes of other units, in order; a wrong length ends the packet."""
+        """Yield parameter sets whole and 256 bytes of other units at most; a wrong length ends in an empty unit."""
         if self.length_size and has_start_codes(self._codec, packet, self.length_size):
             self.has_start_codes = True
         elif self.length_size:

@@ -25,6 +25,8 @@ _MPEG_SYSTEMS = frozenset({"mpegts", "mpeg"})
 """FFmpeg's names of the containers with 33-bit timestamps."""
 _MAX_STRAY = 0.04
 """Share of the pictures that may seem to be reordered because their headers are damaged."""
+_MAX_TICKS = 1 << 56
+"""Larger times are damage. Sums and differences of smaller ones stay within 64 bits."""
 _Ticks = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
 
@@ -38,6 +40,8 @@ class PacketTimes:
     def __init__(self, scan: PacketScan, container: str, with_order: bool) -> None:
         self.pts: _Ticks = np.array(scan.pts)
         self.dts: _Ticks = np.array(scan.dts)
+        for times in (self.pts, self.dts):
+            times[(times < -_MAX_TICKS) | (times > _MAX_TICKS)] = NO_TIME
         if container in _MPEG_SYSTEMS:
             self.pts, self.dts = unwrap_timestamps(self.pts, self.dts)
         self._has_time_tables = container.startswith(("mov", "matroska"))

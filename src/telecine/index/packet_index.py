@@ -229,8 +229,7 @@ def _corrupt(demuxer: Demuxer, scan: PacketScan) -> npt.NDArray[np.bool_]:
 
 
 def _disposable(scan: PacketScan) -> npt.NDArray[np.bool_]:
-    if not scan.has_reference_facts:
-        return np.frombuffer(bytes(scan.disposable), np.bool_)
+    # the container's own flags are not believed: a false one would skip pictures that others refer to
     temporal_id = scan.fact("temporal_id", np.int8)
     # a sub-layer non-reference picture may still be referred to from a higher temporal sub-layer
     disposable: npt.NDArray[np.bool_] = scan.fact("disposable", np.bool_) & (temporal_id == temporal_id.max())

@@ -11,14 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from telecine.bitstream import (
-    CONTAINER_DISPOSABLE_CODECS,
     Leading,
     PacketInfo,
     PictureFormat,
     RandomAccess,
     scanner_for,
 )
-from telecine.bitstream.fields import has_two_fields
+from telecine.bitstream.fields import CODECS_WITH_FIELDS, has_two_fields
 from telecine.container.demuxer import Demuxer
 from telecine.container.timestamps import NO_TIME
 from telecine.deadline import Deadline
@@ -52,11 +51,9 @@ class PacketScan:
     def __init__(self, codec: str, extradata: bytes, keep: bool) -> None:
         self.codec = codec
         self.pts, self.dts, self.duration, self.size = array("q"), array("q"), array("q"), array("q")
-        self.key, self.discard, self.disposable, self.corrupt = bytearray(), bytearray(), bytearray(), bytearray()
+        self.key, self.discard, self.corrupt = bytearray(), bytearray(), bytearray()
         self.facts: list[PacketInfo] = []
         """Header facts of each packet. Scanners return the same few objects, so that this is a list of references."""
-        self.has_reference_facts = True
-        """True if the header facts show which packets are disposable."""
         self.picture: PictureFormat | None = None
         self.packets: list[Any] | None = [] if keep else None
         self.extradata = extradata
@@ -75,7 +72,6 @@ class PacketScan:
         self.size.append(size)
         self.key.append(is_key)
         self.discard.append(packet.is_discard)
-        self.disposable.append(packet.is_disposable)
         self.corrupt.append(packet.is_corrupt)
         self.facts.append(facts)
         if self.packets is not None:
@@ -124,7 +120,6 @@ def scan_packets(
     intra_only = scanner is None and (bool(context.codec.intra_only) or codec == "png")
     # packets of a larger source would not fit, except for its audio; filling memory in vain takes time
     scan = PacketScan(codec, extradata, keep=demuxer.size <= _MAX_KEPT_BYTES)
-    scan.has_reference_facts = scanner is not None and codec not in CONTAINER_DISPOSABLE_CODECS
     has_palette, max_packets = context.pix_fmt == "pal8", limits.max_packets
     try:
         with SCAN_LOCK.acquire(deadline, "waiting to read the packets") as ticket:
@@ -142,7 +137,7 @@ def scan_packets(
                     facts = scanner.scan(memoryview(packet), is_key, with_order)
                 else:
                     facts = _INDEPENDENT if intra_only or not scan.pts else _DEPENDENT
-                    if not scan.pts:
+                    if not scan.pts and codec in CODECS_WITH_FIELDS:
                         scan.interlaced = has_two_fields(codec, memoryview(packet), context.height)
                 if scan.new_extradata and not updated and not is_updatable:
                     # a decoder that starts here has the stream's extradata, not that of an earlier packet
