@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from telecine.bitstream import CodedFrame, Leading, PacketInfo, Scanner, frames_info
+from telecine.bitstream import CodedFrame, Leading, PacketInfo, PictureFormat, Scanner, frames_info
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
+from telecine.bitstream.h273 import FULL_RANGE, LIMITED_RANGE, RGB_MATRIX, UNSPECIFIED
 from telecine.bitstream.nal import MAX_NAL_UNITS
 
 __all__ = ["Av1Scanner", "config_obus", "sequence_header_obu", "split_obus", "without_unneeded_obus"]
@@ -31,7 +32,8 @@ class _Sequence:
     """The fields of sequence_header_obu(), 5.5, that a frame header's beginning depends on."""
 
     def __init__(self, bits: BitReader) -> None:
-        bits.skip(3 + 1)  # seq_profile, still_picture
+        profile = bits.u(3)
+        bits.skip(1)  # still_picture
         self.reduced_still_picture = reduced = bits.flag()
         self.decoder_model_info = self.equal_picture_interval = False
         self.buffer_removal_bits = self.presentation_time_bits = 0
@@ -60,6 +62,8 @@ class _Sequence:
             if self.force_screen_content_tools > 0 and not bits.flag():
                 self.force_integer_mv = bits.u(1)
             self.order_hint_bits = bits.u(3) + 1 if order_hint else 0
+        bits.skip(3)  # enable_superres, enable_cdef, enable_restoration
+        self.picture = _picture_format(bits, profile)
 
     def _read_operating_points(self, bits: BitReader) -> None:
         delay_bits = 0
@@ -100,6 +104,7 @@ class Av1Scanner(Scanner):
         self._sequence = None
         with suppress(InvalidHeader):
             self._sequence = _Sequence(BitReader(payload))
+            self.picture = self.picture or self._sequence.picture
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
         frames: list[CodedFrame] = []
@@ -119,6 +124,20 @@ class Av1Scanner(Scanner):
             return PacketInfo(shown=is_damaged, leading=Leading.DECODABLE)
         is_disposable = all(frame.is_shown and not frame.refreshes_references for frame in frames)
         return frames_info(frames, disposable=is_disposable and not updates)
+
+
+def _picture_format(bits: BitReader, profile: int) -> PictureFormat | None:
+    """Read the colours of color_config(), 5.5.2; the size is in frame headers, and FFmpeg finds the pixel format."""
+    try:
+        if bits.flag() and profile == 2:  # high_bitdepth
+            bits.skip(1)
+        is_monochrome = profile != 1 and bits.flag()
+        primaries, transfer, matrix = [bits.u(8) for _ in range(3)] if bits.flag() else [UNSPECIFIED] * 3
+        is_srgb = not is_monochrome and (primaries, transfer, matrix) == (1, 13, RGB_MATRIX)
+        color_range = FULL_RANGE if is_srgb or bits.flag() else LIMITED_RANGE
+    except InvalidHeader:
+        return None
+    return PictureFormat("unknown", 0, matrix, color_range, primaries, transfer)
 
 
 def _parse_frame(bits: BitReader, sequence: _Sequence | None, extension: int) -> CodedFrame:

@@ -1,16 +1,30 @@
-"""Interlaced pictures of intra codecs, from the header of a packet. FFmpeg knows them only where the container does."""
+"""Fields and colours of intra codecs, from the header of a packet. FFmpeg knows them only where the container does."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["CODECS_WITH_FIELDS", "has_two_fields"]
+from telecine.bitstream import PictureFormat
+from telecine.bitstream.h273 import FULL_RANGE, LIMITED_RANGE, UNSPECIFIED, matrix_code
+
+__all__ = ["CODECS_WITH_FIELDS", "has_two_fields", "picture_colors"]
 
 CODECS_WITH_FIELDS = frozenset({"dvvideo", "mjpeg", "prores"})
 """Codecs that :func:`has_two_fields` knows, in FFmpeg's names."""
 
 _JPEG_SIZE = re.compile(rb"\xff[\xc0-\xc3]..(?P<bits>.)(?P<height>..)", re.DOTALL)
 """A frame header of JPEG up to the number of lines (ITU-T T.81, B.2.2)."""
+
+
+def picture_colors(codec: str, packet: bytes | memoryview) -> PictureFormat | None:
+    """Return the colours that FFmpeg's decoder gives pictures whatever the container says; None if it leaves those."""
+    if codec == "mjpeg":
+        # JFIF; with this comment, limited range
+        color_range = LIMITED_RANGE if b"CS=ITU601" in bytes(packet[:4096]) else FULL_RANGE
+        return PictureFormat("unknown", 0, matrix_code("bt470bg"), color_range, UNSPECIFIED, UNSPECIFIED)
+    if codec == "prores" and len(packet) > 24:
+        return PictureFormat("unknown", 0, packet[24], LIMITED_RANGE, packet[22], packet[23])
+    return None
 
 
 def has_two_fields(codec: str, packet: bytes | memoryview, height: int) -> bool:

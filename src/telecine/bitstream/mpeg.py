@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
-from telecine.bitstream import Leading, PacketInfo, RandomAccess, Scanner
+from telecine.bitstream import Leading, PacketInfo, PictureFormat, RandomAccess, Scanner
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
+from telecine.bitstream.h273 import LIMITED_RANGE, UNSPECIFIED
 
 __all__ = ["Mpeg2Scanner", "Mpeg4Scanner", "Vc1Scanner", "can_contain_fields"]
 
@@ -19,6 +20,10 @@ _INTRA, _PREDICTED, _BIDIRECTIONAL = "I", "P", "B"
 
 _SLICE_OR_PICTURE = re.compile(rb"\x00\x00\x01[\x00-\xaf]", re.DOTALL)
 """Start codes of pictures and slices (ISO/IEC 13818-2, table 6-1)."""
+
+
+_DISPLAY_EXTENSION = re.compile(rb"\x00\x00\x01\xb5[\x21\x23\x25\x27\x29\x2b\x2d\x2f](...)", re.DOTALL)
+"""Extension 2 with the flag colour_description, and its three code points."""
 
 
 class _PictureTypeScanner(Scanner):
@@ -60,11 +65,22 @@ class Mpeg2Scanner(_PictureTypeScanner):
             return PacketInfo(shown=False)  # headers or user data alone
         if at < 0 or at + 6 > len(data):
             return self._info(_PREDICTED, False, with_order)
+        if self.picture is None:
+            self.picture = _sequence_colors(data[:at])
         group = data.find(b"\0\0\1\xb8", 0, at)  # group_start_code, 25 bits of time code, closed_gop, broken_link
         flags = data[group + 7] if group >= 0 and group + 8 <= len(data) else 0
         closed_gop, broken_link = bool(flags & 0x40), bool(flags & 0x20)
         kind = {1: _INTRA, 3: _BIDIRECTIONAL}.get((data[at + 5] >> 3) & 7, _PREDICTED)
         return self._info(kind, is_key, with_order, closed_gop, broken_link)
+
+
+def _sequence_colors(data: bytes) -> PictureFormat:
+    """Read colour_description of sequence_display_extension(), 6.2.2.4, in the headers before a picture."""
+    codes = [UNSPECIFIED] * 3
+    if found := _DISPLAY_EXTENSION.search(data):
+        codes = list(found[1])
+    primaries, transfer, matrix = codes
+    return PictureFormat("unknown", 0, matrix, LIMITED_RANGE, primaries, transfer)
 
 
 class Mpeg4Scanner(_PictureTypeScanner):

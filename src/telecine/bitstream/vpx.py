@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from telecine.bitstream import CodedFrame, Leading, PacketInfo, PictureFormat, Scanner, frames_info
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
-from telecine.bitstream.h273 import FULL_RANGE, LIMITED_RANGE, RGB_MATRIX, UNSPECIFIED, UNSPECIFIED_RANGE, matrix_code
+from telecine.bitstream.h273 import FULL_RANGE, LIMITED_RANGE, RGB_MATRIX, UNSPECIFIED, matrix_code
 
 __all__ = ["Vp8Scanner", "Vp9Scanner"]
 
 
-_UNTAGGED = (UNSPECIFIED, UNSPECIFIED_RANGE, UNSPECIFIED, UNSPECIFIED)
+_VP8_COLORS = (matrix_code("bt470bg"), LIMITED_RANGE, UNSPECIFIED, UNSPECIFIED)
 _VP8_START_CODE = b"\x9d\x01\x2a"
 """The three bytes after the frame tag of a key frame, RFC 6386, 9.1."""
 
@@ -26,7 +26,10 @@ class Vp8Scanner(Scanner):
             return PacketInfo(leading=Leading.DECODABLE)  # a damaged packet, which was some picture
         if is_key and self.picture is None:
             width, height = (int.from_bytes(packet[at : at + 2], "little") & 0x3FFF for at in (6, 8))
-            self.picture = PictureFormat("yuv420p", 8, *_UNTAGGED, width, height)
+            # 9.2: the first bits of the bool decoder, each as likely as not, are color_space and clamping_type
+            is_full = len(packet) > 10 and packet[10] & 0xC0 == 0x40
+            color_range = FULL_RANGE if is_full else LIMITED_RANGE
+            self.picture = PictureFormat("yuv420p", 8, *_VP8_COLORS, width, height)._replace(color_range=color_range)
         return frames_info([CodedFrame(bool(packet[0] & 0x10), is_key=is_key)], disposable=False)
 
 

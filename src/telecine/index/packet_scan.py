@@ -17,7 +17,7 @@ from telecine.bitstream import (
     RandomAccess,
     scanner_for,
 )
-from telecine.bitstream.fields import CODECS_WITH_FIELDS, has_two_fields
+from telecine.bitstream.fields import CODECS_WITH_FIELDS, has_two_fields, picture_colors
 from telecine.container.demuxer import Demuxer
 from telecine.container.timestamps import NO_TIME
 from telecine.deadline import Deadline
@@ -139,6 +139,7 @@ def scan_packets(
                     facts = _INDEPENDENT if intra_only or not scan.pts else _DEPENDENT
                     if not scan.pts and codec in CODECS_WITH_FIELDS:
                         scan.interlaced = has_two_fields(codec, memoryview(packet), context.height)
+                        scan.picture = picture_colors(codec, memoryview(packet))
                 if scan.new_extradata and not updated and not is_updatable:
                     # a decoder that starts here has the stream's extradata, not that of an earlier packet
                     facts = facts._replace(random_access=RandomAccess.NONE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -23,6 +24,8 @@ __all__ = ["VideoInfo", "make_video_info", "read_video_info"]
 
 _ALPHA_FORMATS = ("yuva", "gbrap", "rgba", "bgra", "argb", "abgr", "ya8", "ya16", "ayuv")
 """Beginnings of FFmpeg's names of pixel formats with alpha."""
+_IGNORE_CONTAINER = frozenset({"prores", "vp9"})
+"""Codecs whose decoders give pictures the matrix of the bitstream even if that is "unspecified"."""
 _PROGRESSIVE = (0, 1)
 """FFmpeg's AV_FIELD_UNKNOWN and AV_FIELD_PROGRESSIVE."""
 
@@ -90,7 +93,7 @@ def make_video_info(source: Source, demuxer: Demuxer, index: PacketIndex, limits
     """
     context: Any = demuxer.stream.codec_context
     turns, mirrored = _orientation(source, demuxer)
-    stored = _picture_format(context, index)
+    stored = _picture_format(demuxer, index, limits.max_pixels)
     size = (stored.width, stored.height)
     if not all(size):
         raise NoVideoError(f"{source.name}: its video stream ({index.codec}) has no picture size: damaged or cut off")
@@ -148,13 +151,22 @@ def _unchanged_notes(info: VideoInfo) -> Iterator[Note]:
         yield Note("interlaced", "pictures consist of two fields; frames are not deinterlaced")
 
 
-def _picture_format(context: Any, index: PacketIndex) -> PictureFormat:
-    """Return the format of the first picture: from packet headers, with the container's tags where those have none.
+def _picture_format(demuxer: Demuxer, index: PacketIndex, max_pixels: int) -> PictureFormat:
+    """Return the format of the first picture, with the colours that its decoder gives it.
 
-    If FFmpeg has decoded a picture to learn its format, the headers are not needed.
+    These come from the bitstream, and from the container where the bitstream has none. The decoders of
+    :data:`_IGNORE_CONTAINER` take "unspecified" for a statement, as the ffmpeg command line then does.
     """
-    layout, from_packets = context.format, index.picture
-    from_ffmpeg = PictureFormat(
+    from av.error import FFmpegError
+
+    context: Any = demuxer.stream.codec_context
+    if index.codec == "hevc":
+        # FFmpeg's demuxers may keep the container's colours; opened, the decoder has those of the parameter sets
+        context = demuxer.new_decoder(max_pixels)
+        with suppress(FFmpegError):
+            context.open()
+    layout, from_packets = demuxer.stream.codec_context.format, index.picture
+    found = PictureFormat(
         layout.name if layout else "unknown",
         max((component.bits for component in layout.components), default=0) if layout else 0,
         context.colorspace,
@@ -165,12 +177,12 @@ def _picture_format(context: Any, index: PacketIndex) -> PictureFormat:
         context.height,
     )
     if from_packets is None:
-        return from_ffmpeg
-    if layout is not None:
-        return from_ffmpeg._replace(width=from_packets.width, height=from_packets.height)
+        return found
     untagged = PictureFormat("unknown", 0, UNSPECIFIED, UNSPECIFIED_RANGE, UNSPECIFIED, UNSPECIFIED)
+    if index.codec in _IGNORE_CONTAINER:
+        untagged = untagged._replace(color_space=-1)
     tags = {name: tag for name, tag in from_packets._asdict().items() if tag != getattr(untagged, name)}
-    return from_ffmpeg._replace(**tags)
+    return found._replace(**tags)
 
 
 def _orientation(source: Source, demuxer: Demuxer) -> Orientation:
