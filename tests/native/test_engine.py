@@ -244,6 +244,20 @@ def test_a_packet_whose_last_units_are_destroyed_loses_its_own_frame(double: Dou
     check_frames(frames[kept], numbers_at(pictures, kept), Shape())
 
 
+@pytest.mark.parametrize("zeros", [3, 4, 5, 6, 300])
+@pytest.mark.parametrize("before", range(4))
+def test_zeros_inside_a_slice_are_damage_and_at_its_end_are_padding(double: Double, zeros: int, before: int) -> None:
+    """Whatever the position of the zeros is, and although the decoder reports no error."""
+    pictures = gop(0, 3)
+    flags = [double.nvdec.REQUIRED | (double.nvdec.CLOSED if picture.starts else 0) for picture in pictures]
+    display_order = [picture.order for picture in pictures]
+    for end, expected_loss in ((b"\x81", b"\0\2\2"), (b"", bytes(3))):
+        nal = pictures[1].nal() + b"\x81" * before + bytes(zeros) + end
+        packets = [pictures[0], len(nal).to_bytes(4, "big") + nal, pictures[2]]
+        result, _ = double.decode(packets, [0, 1, 2], display_order=display_order, flags=flags)
+        assert result.loss == expected_loss
+
+
 @pytest.mark.parametrize("rest", [b"\0", b"\0\0", b"\0\0\0", b"\xff\xff\xff"])
 def test_padding_that_is_shorter_than_a_length_is_no_damage(double: Double, rest: bytes) -> None:
     """FFmpeg decodes such packets."""

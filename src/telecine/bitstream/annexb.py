@@ -7,6 +7,7 @@ from telecine.bitstream.nal import (
     SPS_TYPE,
     extradata_units,
     has_start_codes,
+    has_zeroed_slice,
     join_annex_b,
     nal_length_size,
     nal_type,
@@ -60,7 +61,7 @@ class AnnexBConverter:
         data = bytes(packet)
         if self._length_size and not has_start_codes(self._codec, data, self._length_size):
             units = split_length_prefixed(data, self._length_size)
-            if units is None:
+            if units is None or has_zeroed_slice(self._codec, data, self._length_size):
                 return None
             data = join_annex_b(units)
         elif self._codec == "vc1" and data[:3] != b"\0\0\1":

@@ -11,9 +11,9 @@ from telecine.bitstream import Scanner
 
 __all__ = [
     "MAX_NAL_UNITS", "PARAMETER_SET_TYPES", "SPS_TYPE", "START_CODE", "NalScanner", "NalSplitter", "ParameterSetKey",
-    "extradata_units", "has_start_codes", "join_annex_b", "join_length_prefixed", "nal_length_size", "nal_type",
-    "prepend_parameter_sets", "replace_nal_units", "replace_start_codes", "sei_messages", "split_annex_b",
-    "split_length_prefixed", "unescape", "unwrap_poc",
+    "extradata_units", "has_start_codes", "has_zeroed_slice", "join_annex_b", "join_length_prefixed",
+    "nal_length_size", "nal_type", "prepend_parameter_sets", "replace_nal_units", "replace_start_codes",
+    "sei_messages", "split_annex_b", "split_length_prefixed", "unescape", "unwrap_poc",
 ]  # fmt: skip
 
 START_CODE = b"\0\0\0\1"
@@ -28,6 +28,8 @@ ParameterSetKey = tuple[int, int]
 """``nal_unit_type`` and id of a parameter set."""
 _DEPENDENT_TYPES = {7: frozenset({8}), 32: frozenset({33, 34}), 33: frozenset({34})}
 """By type of a parameter set, the types of those that refer to it (the types of H.264 and HEVC do not overlap)."""
+_SLICE_TYPES = {"h264": range(1, 6), "hevc": range(32)}
+_ZEROS = b"\0\0\0"
 _MAX_SLICE_BYTES = 256
 """Bytes of a unit other than a parameter set that :class:`NalSplitter` gives: enough for a slice header."""
 _TYPE_SHIFT_AND_MASK = {"h264": (0, 0x1F), "hevc": (1, 0x3F)}
@@ -146,6 +148,19 @@ def split_length_prefixed(data: bytes, length_size: int) -> list[bytes] | None:
             return None
         units.append(data[start:at])
     return units
+
+
+def has_zeroed_slice(codec: str, packet: bytes | memoryview, length_size: int) -> bool:
+    """Return True if bytes inside a slice of a length-prefixed packet were overwritten with zeros.
+
+    Decoders may take such a slice for a valid one. But emulation prevention keeps three zeros in a row out of NAL units
+    (7.4.1). Zeros at the end may be padding.
+    """
+    data = bytes(packet)
+    if not length_size or data.find(_ZEROS) < 0:
+        return False  # nearly every packet
+    units = split_length_prefixed(data, length_size) or ()
+    return any(nal_type(codec, unit) in _SLICE_TYPES[codec] and _ZEROS in unit.rstrip(b"\0") for unit in units)
 
 
 def has_start_codes(codec: str, packet: bytes | memoryview, length_size: int) -> bool:

@@ -28,6 +28,31 @@ bool has_start_code(const uint8_t* data, size_t size) {
     return size >= 4 && data[0] == 0 && data[1] == 0 && (data[2] == 1 || (data[2] == 0 && data[3] == 1));
 }
 
+bool is_slice(VideoCodec codec, uint8_t header) {
+    const int type = codec == VideoCodec::H264 ? header & 31 : header >> 1 & 63;
+    return codec == VideoCodec::H264 ? type >= 1 && type <= 5 : type < 32;
+}
+
+// Returns true if there are three zeros in a row, which emulation prevention keeps out of NAL units (7.4.1). Zeros at the
+// end may be padding.
+bool has_zeros_inside(const uint8_t* data, size_t size) {
+    while (size > 0 && data[size - 1] == 0) {
+        --size;
+    }
+    // three in a row include one of every third byte
+    for (size_t at = 2; at < size; at += 3) {
+        if (data[at] != 0) {
+            continue;
+        }
+        const int before = data[at - 1] != 0 ? 0 : data[at - 2] != 0 ? 1 : 2;
+        const int after = at + 1 >= size || data[at + 1] != 0 ? 0 : at + 2 >= size || data[at + 2] != 0 ? 1 : 2;
+        if (before + after >= 2) {
+            return true;
+        }
+    }
+    return false;
+}
+
 uint32_t big_endian(const uint8_t* data, int bytes) {
     uint32_t value = 0;
     for (int i = 0; i < bytes; ++i) {
@@ -128,6 +153,7 @@ void PacketConverter::convert_lengths(const uint8_t* packet, size_t size) {
             converted_.damaged = true;
             return;
         }
+        converted_.damaged |= is_slice(codec_, packet[at]) && has_zeros_inside(packet + at, length);
         buffer_.insert(buffer_.end(), kStartCode, kStartCode + 4);
         buffer_.insert(buffer_.end(), packet + at, packet + at + length);
         at += length;

@@ -13,7 +13,7 @@ struct ConvertedPacket {
     const uint8_t* data = nullptr;
     size_t size = 0;
     std::vector<size_t> picture_ends;  // where each coded picture ends; at least one entry, the last is `size`
-    bool damaged = false;              // a length is 0 or exceeds the packet; the rest of it is left out
+    bool damaged = false;              // a wrong length, after which all is left out, or a slice with zeros
 };
 
 // Converts the packets of one stream. H.264 and HEVC: length-prefixed NAL units become Annex B (ISO/IEC 14496-15), with

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from telecine.bitstream.nal import SPS_TYPE, NalSplitter, nal_type
+from telecine.bitstream.nal import SPS_TYPE, NalSplitter, has_zeroed_slice, nal_type
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.errors import UnsupportedVideoError
@@ -74,7 +74,7 @@ class RemuxedFile:
     def start_milliseconds(self) -> int:
         """Return the start time that FFmpeg gives the file, for libraries that count time from there."""
         # it is the time of the first packet, or of the first frame if leading pictures of the first packet precede it
-        if not min(self.positions.items())[1]:
+        if not self.positions[min(self.positions.keys() - self.corrupt)]:
             return 0
         import av
 
@@ -122,7 +122,9 @@ def remux(reader: PacketReader, ranges: tuple[DecodeRange, ...], deadline: Deadl
             if splitter is not None and (packet.is_keyframe or index.key[ordinal]):
                 sps.add(_sps(index.codec, splitter, memoryview(packet)))
             try:
-                if index.corrupt[ordinal]:
+                if index.corrupt[ordinal] or (
+                    splitter is not None and has_zeroed_slice(index.codec, memoryview(packet), splitter.length_size)
+                ):
                     corrupt.add(ordinal)
                 else:
                     file.mux_one(packet)
