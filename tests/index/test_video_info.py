@@ -18,6 +18,7 @@ import pytest
 import telecine
 from support.clips import CLIPS
 from support.ffmpeg_cli import ffmpeg, reference_frames
+from telecine.backends.cuda_output import codec_refusal
 
 SOURCE = "-f lavfi -i testsrc2=size={}x{}:rate=25:duration=0.4 -pix_fmt yuv420p"
 ENCODERS = {
@@ -74,8 +75,13 @@ def test_a_crop_on_the_left_is_exact(tmp_path: Path, codec: str, left: int, top:
     assert (frames.info.width, frames.info.height) == (128, 96)
     np.testing.assert_array_equal(frames.data, telecine.load(path, device="cpu", threads=1).data)
     for backend in (status.name for status in telecine.list_backends() if status.usable and status.name != "pyav"):
-        with pytest.raises(telecine.UnsupportedVideoError, match="cropped on the left"):
+        with pytest.raises(telecine.UnsupportedVideoError, match="on the left"):
             telecine.load(path, backend=backend)
+
+
+def test_gpu_backends_refuse_pictures_that_are_cropped_on_the_left() -> None:
+    assert "cropped on the left" in (codec_refusal("h264", crops_left=True) or "")
+    assert codec_refusal("h264", crops_left=False) is None
 
 
 # size

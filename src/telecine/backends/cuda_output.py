@@ -62,8 +62,10 @@ def load_extension() -> ModuleType:
         ) from error
 
 
-def codec_refusal(codec: str) -> str | None:
-    """Return the reason not to decode a codec on a GPU although the hardware can; None if there is none."""
+def codec_refusal(codec: str, crops_left: bool) -> str | None:
+    """Return the reason not to decode a video on a GPU although the hardware can; None if there is none."""
+    if crops_left:
+        return "pictures that are cropped on the left come out wrong"
     if codec not in _INEXACT_CODECS:
         return None
     return f"the GPU's decoder for {codec} gives other pictures than FFmpeg's, by more than 3 per channel"

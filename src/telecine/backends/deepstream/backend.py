@@ -246,6 +246,8 @@ def _refuse_unsupported(request: DecodeRequest) -> None:
         reason = f"decodes {' and '.join(_MAX_SIDES)} here, not {codec}"
     elif info.pixel_format not in _PIXEL_FORMATS:
         reason = f"decodes 4:2:0 with 8 bits rightly, not {info.pixel_format}"
+    elif request.index.crops_left:
+        reason = "does not crop pictures on the left"
     elif info.interlaced:
         reason = "does not give interlaced video as it is"
     elif info.color_space not in _CONVERTED_AS:

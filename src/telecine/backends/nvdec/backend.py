@@ -152,7 +152,7 @@ def _array_kind(request: DecodeRequest) -> str:
 def _refuse_unsupported(request: DecodeRequest, nvdec: ModuleType, device: int) -> None:
     """Raise UnsupportedVideoError with the reason if the hardware or the conversion kernel cannot do this video."""
     info, geometry = request.info, request.geometry
-    reason = codec_refusal(info.codec)
+    reason = codec_refusal(info.codec, request.index.crops_left)
     if reason is None and info.codec not in NVDEC_CODECS:
         reason = f"{info.codec} is not decoded on the GPU"
     reason = reason or conversion_refusal(info, geometry)

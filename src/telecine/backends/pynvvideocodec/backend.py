@@ -122,7 +122,7 @@ def _library() -> ModuleType:
 def _refuse_unsupported(request: DecodeRequest) -> None:
     """Raise UnsupportedVideoError with the reason if the video cannot be decoded, as far as is known in advance."""
     info, codec = request.info, request.index.codec
-    reason = codec_refusal(codec)
+    reason = codec_refusal(codec, request.index.crops_left)
     if reason is None and codec not in _CODECS:
         reason = f"it decodes {', '.join(_CODECS)}, not {codec}"
     if reason is None and info.interlaced:
