@@ -292,7 +292,6 @@ void SessionPool::clear() {
 }
 
 void SessionPool::set_limits(size_t bytes, size_t idle) {
-    std::lock_guard<std::mutex> hold(mutex_);
     max_bytes_ = bytes;
     max_idle_ = idle;
 }

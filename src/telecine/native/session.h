@@ -90,8 +90,8 @@ private:
     std::mutex creating_;  // the driver creates one decoder at a time, and is slower with concurrent calls
     std::list<std::unique_ptr<Session>> idle_;  // most recently used first
     std::atomic<size_t> bytes_{0};
-    size_t max_bytes_ = 4ull << 30;
-    size_t max_idle_ = 16;
+    std::atomic<size_t> max_bytes_{4ull << 30};
+    std::atomic<size_t> max_idle_{16};
     SessionStats stats_;
 };
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,14 @@ from telecine.backends.nvdec import backend, batches
 from telecine.backends.nvdec.backend import NvdecBackend
 from telecine.bitstream import RandomAccess
 from telecine.deadline import Deadline
-from telecine.errors import BackendUnavailable, Cancelled, DeadlineError, OptionsError, UnsupportedVideoError
+from telecine.errors import (
+    BackendUnavailable,
+    Cancelled,
+    DeadlineError,
+    LimitError,
+    OptionsError,
+    UnsupportedVideoError,
+)
 from telecine.index.packet_index import PacketIndex
 from telecine.index.video_info import VideoInfo
 from telecine.pixels.geometry import Geometry
@@ -256,6 +264,23 @@ def test_a_driver_failure_loses_frames_and_a_missing_capability_raises(double: D
     assert not decoded.kept.any() and any("creating a decoder session" in note for note in decoded.notes)
     with pytest.raises(UnsupportedVideoError, match="4096x4096"):
         NvdecBackend().decode(_request(gop(0, 3), [0], shape=Shape(8192, 64)))
+
+
+def test_a_picture_larger_than_the_limit_raises_limit_error(double: Double) -> None:
+    request = replace(_request(gop(0, 3), [0]), max_pixels=64 * 48 - 1)
+    with pytest.raises(LimitError, match=r"grows to 64x48; limits\.max_pixels is 3071"):
+        NvdecBackend().decode(request)
+    assert NvdecBackend().decode(replace(request, max_pixels=64 * 48)).kept.all()
+
+
+def test_a_frame_whose_status_the_driver_never_reports_ends_at_the_deadline(double: Double) -> None:
+    double.set(in_progress=10**9)
+    try:
+        with pytest.raises(DeadlineError):
+            NvdecBackend().decode(_request(gop(0, 40), [8], timeout=0.2))
+    finally:
+        double.set(in_progress=0)
+    assert NvdecBackend().decode(_request(gop(0, 9), [8])).kept.all()
 
 
 def test_status_has_the_cuda_version_or_the_missing_extension(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
