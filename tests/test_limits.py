@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import telecine
 from telecine.errors import OptionsError
 from telecine.limits import Limits
 
@@ -20,7 +21,7 @@ def test_negative_limit_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
-@pytest.mark.parametrize("value", [math.nan, "x", None, np.array([1]), b"1", 1j, -math.inf, -(10**400)], ids=repr)
+@pytest.mark.parametrize("value", [math.nan, "x", ["1"], np.array([1]), b"1", 1j, -math.inf, -(10**400)], ids=repr)
 def test_limit_that_is_no_comparable_number_is_refused(name: str, value: Any) -> None:
     """No number is larger than NaN, so as a limit it would allow everything."""
     with pytest.raises(OptionsError, match=rf"limits: {name} is .*; it must be "):
@@ -66,3 +67,20 @@ def test_limits_of_accepts_limits_or_none() -> None:
     for other in ({}, {"max_frames": 3}, 3, Limits):
         with pytest.raises(OptionsError, match=r"it must be a telecine\.Limits"):
             Limits.of(other)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("source_bytes", "allowed"), [(0, 1 << 30), (296, 1 << 30), (100_000, 2_000_000_000), (1 << 30, 16 << 30)]
+)
+def test_the_default_limit_of_the_output_follows_the_size_of_the_source(source_bytes: int, allowed: int) -> None:
+    assert Limits().output_bytes(source_bytes) == allowed
+    assert Limits(max_output_bytes=5).output_bytes(source_bytes) == 5
+
+
+def test_a_tiny_file_cannot_take_gigabytes_unasked() -> None:
+    """A GIF of one pixel's data whose screen is 8192x8192: 1.6 GB for eight frames."""
+    frame = b"!\xf9\x04\x04\x0a\0\0\0,\0\0\0\0\x01\0\x01\0\0\x02\x02D\x01\0"
+    tiny = b"GIF89a\x00\x20\x00\x20\x80\0\0\0\0\0\xff\xff\xff" + 8 * frame + b";"
+    with pytest.raises(telecine.LimitError, match="max_output_bytes is 1073741824"):
+        telecine.load(tiny)
+    assert telecine.load(tiny, size=64).data.shape == (8, 64, 64, 3)

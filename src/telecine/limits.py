@@ -11,10 +11,13 @@ from telecine.validation import Checked, Option, format_value
 
 __all__ = ["Limits"]
 
+_MAX_EXPANSION = 20_000
+"""Bytes of frames for each byte of the source that a request may take by default."""
 _MAX_SOCKET_TIMEOUT = 1_000_000
 """Seconds: a socket counts its timeout as 31 bits of milliseconds."""
 
 Count: TypeAlias = Checked[SupportsIndex, int]
+OptionalCount: TypeAlias = Checked[SupportsIndex | None, int | None]
 Seconds: TypeAlias = Checked[SupportsFloat, float]
 Flag: TypeAlias = Checked[bool, bool]
 
@@ -24,6 +27,12 @@ def _check(option: Option, name: str, value: object) -> Any:
 
 
 _count = partial(_check, Option(int, low=0))
+
+
+def _optional_count(name: str, value: object) -> int | None:
+    return None if value is None else _count(name, value)
+
+
 _seconds = partial(_check, Option(float, low=0))
 _timeout = partial(_check, Option(float, low=0, high=_MAX_SOCKET_TIMEOUT))
 _flag = partial(_check, Option(bool))
@@ -48,8 +57,9 @@ class Limits:
     """Duration of the video, seconds."""
     max_frames: Count = Checked(32_768, _count)
     """Frames returned by one request."""
-    max_output_bytes: Count = Checked(16 << 30, _count)
-    """Size of the returned frames, bytes."""
+    max_output_bytes: OptionalCount = Checked(None, _optional_count)
+    """Size of the returned frames, bytes. By default 20 000 times the size of the source, but 1 GiB at least and 16 GiB
+    at most: then a file of a few bytes cannot take all memory; see :meth:`output_bytes`."""
     allow_private_hosts: Flag = Checked(False, _flag)
     """True if a URL may lead to a private, loopback, link-local or otherwise not public address."""
     allow_file_urls: Flag = Checked(False, _flag)
@@ -60,6 +70,13 @@ class Limits:
     """Seconds to connect to the host of a URL."""
     read_timeout: Seconds = Checked(30.0, _timeout)
     """Seconds without a byte from the host of a URL."""
+
+    def output_bytes(self, source_bytes: int) -> int:
+        """Return ``max_output_bytes``, or the default for a source of this size."""
+        if self.max_output_bytes is not None:
+            return self.max_output_bytes
+        # a minute of a still picture in 480p compresses to a 16 000th of its frames
+        return min(max(_MAX_EXPANSION * source_bytes, 1 << 30), 16 << 30)
 
     @classmethod
     def of(cls, limits: Limits | None) -> Limits:

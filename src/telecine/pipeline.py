@@ -103,7 +103,7 @@ def plan_request(
     frames, size = request.choose(index, info)
     geometry = _fit_geometry(info, size)
     count = request.output_count(len(frames)) if max_chunk_frames is None else min(len(frames), max_chunk_frames)
-    _check_output_limits(source.name, count, geometry, request.limits)
+    _check_output_limits(source, count, geometry, request.limits)
     plan, max_pixels = make_plan(index, frames), request.limits.max_pixels
     device, options = request.device, request.options
     return DecodeRequest(
@@ -205,7 +205,8 @@ def _fit_geometry(info: VideoInfo, size: Size) -> Geometry:
     return Geometry(*stored, turns, info.mirrored, height, width)
 
 
-def _check_output_limits(name: str, count: int, geometry: Geometry, limits: Limits) -> None:
+def _check_output_limits(source: Source, count: int, geometry: Geometry, limits: Limits) -> None:
+    name, max_bytes = source.name, limits.output_bytes(source.size)
     if count > limits.max_frames:
         raise LimitError(f"{name}: {count} frames asked for; limits.max_frames is {limits.max_frames}")
     if geometry.height * geometry.width > limits.max_pixels:
@@ -214,8 +215,8 @@ def _check_output_limits(name: str, count: int, geometry: Geometry, limits: Limi
             f"limits.max_pixels is {limits.max_pixels}"
         )
     needed = count * geometry.height * geometry.width * 3
-    if needed > limits.max_output_bytes:
+    if needed > max_bytes:
         raise LimitError(
             f"{name}: {count} frames of {geometry.width}x{geometry.height} are {needed} bytes; "
-            f"limits.max_output_bytes is {limits.max_output_bytes}. Ask for fewer frames or a smaller size"
+            f"limits.max_output_bytes is {max_bytes}. Ask for fewer frames or a smaller size"
         )

@@ -387,6 +387,8 @@ def test_a_redirect_loop_ends_at_the_limit(server: Server) -> None:
         ("ftp://127.0.0.1/clip.mp4", "redirected to ftp:"),
         ("data:video/mp4;base64,AAAA", "redirected to data:"),
         ("http://host:port/", "redirected to an invalid URL"),
+        ("http://xn--a/", "redirected to an invalid URL"),
+        ("http://xn--/", "redirected to an invalid URL"),
         (None, "without a Location"),
     ],
 )
@@ -746,3 +748,26 @@ def test_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(TelecineError) as caught:
         open_source(url, PRIVATE_OK, Deadline(5))
     assert isinstance(caught.value, SourceError | OptionsError)
+
+
+@pytest.mark.parametrize("host", ["xn--a", "xn--", "xn--zzzzzz--"])
+def test_a_host_that_is_no_international_name_is_an_invalid_url(host: str) -> None:
+    with pytest.raises(SourceError, match="an invalid URL"):
+        open_source(f"http://{host}/video.mp4", Limits(), Deadline(5))
+
+
+def test_a_host_with_thousands_of_addresses_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def connect(self: object, address: str, port: int, timeout: float, *_: object) -> None:
+        tried.append(address)
+        time.sleep(min(timeout, 0.01))
+        raise httpcore.ConnectError("refused")
+
+    addresses = [f"93.184.{high}.{low}" for high in range(80) for low in range(250)]
+    monkeypatch.setattr(fetch_module, "resolve", lambda host, port: addresses)
+    monkeypatch.setattr(httpcore.SyncBackend, "connect_tcp", connect)
+    started = time.monotonic()
+    with pytest.raises(TelecineError):
+        open_source("http://example.com/video.mp4", Limits(connect_timeout=0.5), Deadline())
+    assert time.monotonic() - started < 3 and 0 < len(tried) < len(addresses)

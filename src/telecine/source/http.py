@@ -173,6 +173,8 @@ class _PinnedBackend(NetworkBackend):
         end = time.monotonic() + self._limits.connect_timeout
         failure: Exception = ConnectError("no address")
         for tried, address in enumerate(addresses):
+            if tried and time.monotonic() >= end:
+                break  # a host may have thousands of addresses
             # an even share of the time: one address that does not answer must not use up all of it
             share = max(0.001, (end - time.monotonic()) / (len(addresses) - tried))
             try:
@@ -256,10 +258,11 @@ def _parse(name: str, url: str, base: httpx.URL | None = None) -> httpx.URL:
     prefix = "" if base is None else "redirected to "
     try:
         parsed = httpx.URL(url) if base is None else base.join(url)
+        host = parsed.host  # decodes international names, and raises a UnicodeError for those that are none
     except (httpx.InvalidURL, ValueError):
         # without the cause: it quotes the URL, maybe with a password
         raise SourceError(f"{name}: {prefix}an invalid URL") from None
-    if parsed.scheme not in ("http", "https") or not parsed.host:
+    if parsed.scheme not in ("http", "https") or not host:
         raise SourceError(f"{name}: {prefix}{printable(parsed.scheme)}:, allowed are http and https with a host name")
     return parsed
 
