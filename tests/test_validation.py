@@ -53,16 +53,16 @@ def test_option_none_means_the_default() -> None:
 @pytest.mark.parametrize(
     ("option", "accepted", "refused_values"),
     [
-        (Option(int, 1, "", 0, 4), [0, 4, np.int64(3), np.uint8(4)], [-1, 5, 1.0, True, np.True_, "1", np.float64(1)]),
+        (Option(int, 1, 0, 4), [0, 4, np.int64(3), np.uint8(4)], [-1, 5, 1.0, True, np.True_, "1", np.float64(1)]),
         (
-            Option(float, 1.0, "", 0.5),
+            Option(float, 1.0, 0.5),
             [0.5, 1, math.inf, np.float32(0.5), np.int64(2), Fraction(1, 2), 10**400],
             [0.4, math.nan, True, np.True_, "1", 1j, -(10**400)],
         ),
-        (Option(bool, True, ""), [True, False], [1, 0, "true"]),
-        (Option(str, "a", "", choices=("a", "b")), ["a", "b"], ["c", 1, b"a"]),
-        (Option(str, "", ""), ["", "any"], [1]),
-        (Option(int, None, ""), [-5, 10**9], [0.5]),
+        (Option(bool, True), [True, False], [1, 0, "true"]),
+        (Option(str, "a", choices=("a", "b")), ["a", "b"], ["c", 1, b"a"]),
+        (Option(str, ""), ["", "any"], [1]),
+        (Option(int), [-5, 10**9], [0.5]),
     ],
 )
 def test_option_parse_accepts_and_refuses_values(
@@ -139,5 +139,5 @@ def test_numpy_numbers_are_accepted_by_every_option() -> None:
 
 
 def test_check_options_returns_the_defaults_too() -> None:
-    own = {"one": Option(int, 1, ""), "two": Option(str, "x", "")}
+    own = {"one": Option(int, 1), "two": Option(str, "x")}
     assert check_options("mine", {"two": "y"}, own, {}) == {"one": 1, "two": "y"}

@@ -129,9 +129,9 @@ class LoadOptions(SamplingOptions, OutputOptions, BackendOptions, total=False):
 
 
 _CHOICES = {
-    "errors": Option(str, "recover", "damaged frames", choices=get_args(Errors)),
-    "layout": Option(str, "NHWC", "order of the axes", choices=get_args(Layout)),
-    "pad": Option(str, None, "filling up of short results", choices=get_args(Padding)),
+    "errors": Option(str, "recover", choices=get_args(Errors)),
+    "layout": Option(str, "NHWC", choices=get_args(Layout)),
+    "pad": Option(str, choices=get_args(Padding)),
 }
 
 

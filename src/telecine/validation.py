@@ -78,14 +78,12 @@ class Checked(Generic[Given, Kept]):
 
 @dataclass(frozen=True)
 class Option:
-    """Declaration of an option: the values allowed, and for an option of a backend its default and meaning."""
+    """Declaration of an option: the values allowed, and the default of an option of a backend."""
 
     kind: type
     """bool, int, float or str."""
     default: Any = None
     """Value if the option is not given; None if the backend decides."""
-    meaning: str = ""
-    """Description, half a sentence."""
     low: float | None = None
     """Smallest number allowed."""
     high: float | None = None

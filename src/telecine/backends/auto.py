@@ -25,10 +25,7 @@ class AutoBackend(Backend):
 
     name = "auto"
     devices = ("cuda",)
-    options: Mapping[str, Option] = {
-        "out": OUT,
-        "threads": Option(int, None, "decoder threads for a video that is decoded on the CPU instead", 1, 64),
-    }
+    options: Mapping[str, Option] = {"out": OUT, "threads": Option(int, low=1, high=64)}  # "threads" of the CPU decoder
 
     def status(self) -> BackendStatus:
         return replace(get_backend("pyav").status(), name=self.name, devices=self.devices)

@@ -38,14 +38,7 @@ class OpenCVBackend(Backend):
     """
 
     name = "opencv"
-    options: Mapping[str, Option] = {
-        "frame_recovery": Option(
-            bool,
-            True,
-            "continue after a packet at which OpenCV stops reading: lost frames are decoded once more from the nearest "
-            "random access point; those that cannot be decoded stay lost, and no other frame replaces them",
-        ),
-    }
+    options: Mapping[str, Option] = {"frame_recovery": Option(bool, True)}
     detects_damage = False
     tolerances: Mapping[str, int] = {"10-bit": 24, "hdr": 128, "hdr-rotated": 128, "size": 12}
     refused_cases = frozenset({"interlaced"})

@@ -42,16 +42,8 @@ class TorchCodecBackend(Backend):
     name = "torchcodec"
     devices = ("cpu", "cuda")
     options: Mapping[str, Option] = {
-        "num_ffmpeg_threads": Option(
-            int, None, "threads of one decode on the CPU; 0 lets FFmpeg choose; as many as cores when omitted", 0, 64
-        ),
-        "seek_mode": Option(
-            str,
-            "exact",
-            "accepted for compatibility, without effect: TorchCodec gets the time of every frame, and neither scans "
-            "the file nor guesses",
-            choices=("exact", "approximate"),
-        ),
+        "num_ffmpeg_threads": Option(int, low=0, high=64),
+        "seek_mode": Option(str, "exact", choices=("exact", "approximate")),  # without effect
     }
     detects_damage = False
     tolerances: Mapping[str, int] = {"hdr-rotated": 24, "size": 12}

@@ -65,10 +65,8 @@ class DeepStreamBackend(Backend):
     name = "deepstream"
     devices = ("cpu", "cuda")
     options: Mapping[str, Option] = {
-        "pool_size": Option(
-            int, None, "workers in this process, 1 to 16; the first value holds. TELECINE_POOL_SIZE, or 8"
-        ),
-        "timeout_sec": Option(float, 30.0, "seconds for one call of the library", 0.001, 86400),
+        "pool_size": Option(int),  # clamped to 1 to 16
+        "timeout_sec": Option(float, 30.0, low=0.001, high=86400),
     }
     detects_damage = False
     tolerances: Mapping[str, int] = {"size": 12}

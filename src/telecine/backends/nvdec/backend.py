@@ -39,12 +39,7 @@ __all__ = ["OUT", "NvdecBackend", "stats", "warm_up"]
 _LOSS_REASONS = {1: "missing", 2: "damaged", 3: "with contradictory times", 4: "not decoded because of an error"}
 """By the engine's codes."""
 
-OUT = Option(
-    str,
-    "auto",
-    "the kind of array: a torch tensor, an array with DLPack, or NumPy; auto is torch if it is installed, else array",
-    choices=("auto", "torch", "array", "numpy"),
-)
+OUT = Option(str, "auto", choices=("auto", "torch", "array", "numpy"))
 
 
 class NvdecBackend(Backend):

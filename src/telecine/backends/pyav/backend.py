@@ -39,9 +39,7 @@ class PyAVBackend(Backend):
 
     name = "pyav"
     devices = ("cpu", "cuda")
-    options: Mapping[str, Option] = {
-        "threads": Option(int, None, "decoder threads of one request; from the cores when omitted", 1, 64),
-    }
+    options: Mapping[str, Option] = {"threads": Option(int, low=1, high=64)}  # from the cores when omitted
 
     def status(self) -> BackendStatus:
         try:

@@ -62,9 +62,9 @@ class PyNvVideoCodecBackend(Backend):
     name = "pynvvideocodec"
     devices = ("cpu", "cuda")
     options: Mapping[str, Option] = {
-        "hw_decoders": Option(int, None, "hardware decoders at a time, in this process; the first value holds", 1, 64),
-        "max_width": Option(int, 0, "maximum picture width that decoders allocate for; 0: the video's own", 0, 16384),
-        "max_height": Option(int, 0, "maximum picture height that decoders allocate for; 0: the video's own", 0, 16384),
+        "hw_decoders": Option(int, low=1, high=64),
+        "max_width": Option(int, 0, low=0, high=16384),
+        "max_height": Option(int, 0, low=0, high=16384),
     }
     detects_damage = False
     refused_cases = frozenset({"interlaced", "odd-size"})
