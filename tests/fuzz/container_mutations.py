@@ -75,7 +75,7 @@ def find_boxes(data: bytes | bytearray, start: int = 0, stop: int | None = None)
 @mutator(lambda seed: seed.container in _MP4, weight=12)
 def change_box(draft: Draft) -> str:
     """Change a box of an MP4 file: its size, its type, a field, or all of it."""
-    boxes = [box for box in find_boxes(draft.data) if box[0] != b"mdat"]
+    boxes = [box for box in find_boxes(draft.seed.data) if box[0] != b"mdat"]
     kind, start, stop = draft.rng.choice(boxes)
     what = draft.rng.choice(("size", "type", "field", "field", "field", "free", "zero", "step"))
     draft.lose_identity()
@@ -100,7 +100,7 @@ def change_box(draft: Draft) -> str:
 @mutator(lambda seed: seed.container in _MP4, weight=8)
 def change_table_entries(draft: Draft) -> str:
     """Exchange, repeat or zero entries of a table of an MP4 file, or change its number of entries."""
-    boxes = [box for box in find_boxes(draft.data) if box[0] in _PACKED_TABLES]
+    boxes = [box for box in find_boxes(draft.seed.data) if box[0] in _PACKED_TABLES]
     kind, start, stop = draft.rng.choice(boxes)
     width, first = _PACKED_TABLES[kind], start + (20 if kind == b"stsz" else 16)
     count = max(1, (stop - first) // width)
@@ -116,6 +116,24 @@ def change_table_entries(draft: Draft) -> str:
     if what == "exchange":
         draft.write(one, other)
     return f"{kind.decode()}: {what} entries {(one - first) // width} and {(two - first) // width}"
+
+
+@mutator(lambda seed: seed.container in _MP4, weight=3)
+def claim_many_entries(draft: Draft) -> str:
+    """Let a table of a few bytes claim very many entries: by one size, one duration, or no field for each sample."""
+    boxes = [box for box in find_boxes(draft.seed.data) if box[0] in (b"stsz", b"stts", b"ctts", b"trun")]
+    if draft.rng.random() < 0.5:
+        boxes = [draft.rng.choice(boxes)]
+    count = draft.rng.choice((10**5, 10**7, 2**28 - 1, 2**31 - 1, 2**32 - 1)).to_bytes(4, "big")
+    for kind, start, _ in boxes:
+        if kind == b"trun":  # only the data offset is present
+            draft.write(start + 8, b"\0\0\0\1" + count)
+        elif kind == b"stsz":  # all samples have one size
+            draft.write(start + 12, b"\0\0\0\1" + count)
+        else:
+            draft.write(start + 16, count)
+    draft.lose_identity()
+    return f"{' '.join(kind.decode() for kind, _, _ in boxes)}: {int.from_bytes(count, 'big')}"
 
 
 def find_elements(data: bytes | bytearray, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
@@ -145,7 +163,7 @@ def _width(first: int) -> int:
 @mutator(lambda seed: seed.container in ("mkv", "webm"), weight=12)
 def change_element(draft: Draft) -> str:
     """Change an element of a Matroska file: its value, its size, its ID, or all of it."""
-    elements = list(find_elements(draft.data, 0, len(draft.data)))
+    elements = list(find_elements(draft.seed.data, 0, len(draft.data)))
     identity, start, payload, stop = draft.rng.choice(elements)
     what = draft.rng.choice(("value", "value", "size", "identity", "void"))
     draft.lose_identity()
@@ -170,10 +188,11 @@ def _write_void(draft: Draft, start: int, stop: int) -> None:
 @mutator(lambda seed: seed.container == "ts", weight=5)
 def change_ts_tables(draft: Draft) -> str:
     """Change PAT or PMT of a transport stream, and the checksum with it."""
-    starts = [at for at in range(0, len(draft.data) - 187, TS_PACKET) if draft.data[at + 1] & 0x40]
-    tables = [at for at in starts if draft.data[at + 4] == 0 and draft.data[at + 5] in (0, 2)]
+    data = draft.seed.data
+    starts = [at for at in range(0, len(data) - 187, TS_PACKET) if data[at + 1] & 0x40]
+    tables = [at for at in starts if data[at + 4] == 0 and data[at + 5] in (0, 2)]
     at = draft.rng.choice(tables)
-    size = 3 + (int.from_bytes(draft.data[at + 6 : at + 8], "big") & 0xFFF)
+    size = 3 + (int.from_bytes(data[at + 6 : at + 8], "big") & 0xFFF)
     change = at + 5 + draft.rng.randrange(1, size - 4)
     draft.data[change] = draft.rng.randrange(256)
     end = at + 5 + size
@@ -186,12 +205,12 @@ def change_ts_tables(draft: Draft) -> str:
 def change_ogg_page(draft: Draft) -> str:
     """Change the header of an Ogg page, and the checksum with it; or only the checksum."""
     pages, at = [], 0
-    while (at := bytes(draft.data).find(b"OggS", at)) >= 0:
+    while (at := draft.seed.data.find(b"OggS", at)) >= 0:
         pages.append(at)
         at += 4
     at = draft.rng.choice(pages)
-    count = draft.data[at + 26]
-    stop = at + 27 + count + sum(draft.data[at + 27 : at + 27 + count])
+    count = draft.seed.data[at + 26]
+    stop = at + 27 + count + sum(draft.seed.data[at + 27 : at + 27 + count])
     change = at + draft.rng.choice((5, 6, 7, 10, 14, 18, 22, 26, 27))
     draft.data[change] ^= 1 << draft.rng.randrange(8)
     if change - at < 22:

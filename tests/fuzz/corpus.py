@@ -162,6 +162,8 @@ class Seed:
     @property
     def has_times(self) -> bool:
         """True if the container stores a time with each packet."""
+        if any(note.code == "times-rebuilt" for note in self.info.notes):
+            return False
         return self.container in {"mkv", "webm", "flv", "asf", "ts", "mpg", "nut", "ivf", "mp4", "mov"}
 
     @cached_property

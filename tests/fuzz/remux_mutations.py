@@ -169,10 +169,16 @@ def insert_harmless_units(draft: Draft) -> str:
         chosen = {"first": number == 0, "all": True, "all but the first": number > 0, "one": number == one}[where]
         # the same unit in all packets, so that a finding has one cause
         data = change(seed, packet.data, random.Random(unit_number)) if chosen else packet.data
-        inserted = inserted or data.replace(packet.data, b"")[:12]
+        inserted = inserted or _inserted_bytes(packet.data, data)
         packets.append(data)
     _replace_packets(draft, packets)
     return f"{inserted.hex()} in {where if where != 'one' else f'packet {one}'}"
+
+
+def _inserted_bytes(packet: bytes, changed: bytes) -> bytes:
+    """Return the first bytes of what was inserted into a packet, for descriptions."""
+    start = next((n for n, (one, two) in enumerate(zip(packet, changed, strict=False)) if one != two), len(packet))
+    return changed[start : start + min(12, len(changed) - len(packet))]
 
 
 @mutator(lambda seed: _can_remux(seed.name), weight=5, is_in_place=False)

@@ -22,14 +22,9 @@ from telecine.backends.registry import get_backend
 
 MIN_COUNT = 100
 KNOWN_FAULTS: dict[str, set[int]] = {
-    "pyav": {
-        19, 21, 24, 32, 38, 46, 72, 105, 110, 127, 134, 136, 151, 200, 201, 250, 259, 274, 282, 305, 318, 327,
-        406, 417, 418, 429, 467, 470, 473
-    },
-    "opencv": {
-        21, 38, 44, 105, 136, 250, 268
-    },
-}  # fmt: skip
+    "pyav": {38, 134, 151, 195, 253, 268, 274, 418, 473},
+    "opencv": {38, 195, 268},
+}
 """Numbers of the cases that still show a fault, by backend."""
 
 
