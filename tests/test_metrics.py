@@ -23,7 +23,7 @@ from support.pool_cases import until
 from telecine import BackendUnavailable, DeadlineError, OverloadedError, Pool, TelecineError, load
 from telecine.backends.registry import backend_names
 from telecine.metrics import Metrics, RequestSpan, enable_prometheus
-from telecine.pool.index_cache import file_version
+from telecine.pool.index_cache import settled_file_version
 from telecine.pool.job import backend_label
 
 __all__ = ["fakes"]
@@ -34,7 +34,7 @@ prometheus_client = pytest.importorskip("prometheus_client", exc_type=ImportErro
 @pytest.fixture
 def path():
     found = CLIPS["base.mp4"].path()
-    until(lambda: file_version(found) is not None)
+    until(lambda: settled_file_version(found) is not None)
     return found
 
 

@@ -147,13 +147,8 @@ class Frames:
             rows = np.ascontiguousarray(np.arange(len(self))[key])
             if rows.ndim != 1:
                 raise OptionsError(f"frames are chosen by an array of {rows.ndim} dimensions; it must have one")
-        return replace(
-            self,
-            data=self.data[rows],
-            indices=self.indices[rows],
-            timestamps=self.timestamps[rows],
-            mask=self.mask[rows],
-        )
+        by_frame = ("data", "indices", "timestamps", "mask")
+        return replace(self, **{name: getattr(self, name)[rows] for name in by_frame})
 
     def __repr__(self) -> str:
         height, width = _picture_size(self.shape[1:], self.layout)

@@ -22,16 +22,9 @@ from telecine.errors import Cancelled, OptionsError, SourceError
 from telecine.frames import Frame, Frames
 from telecine.index.packet_index import PacketIndex
 from telecine.index.video_info import VideoInfo
-from telecine.pipeline import (
-    StageTimer,
-    label_frames,
-    memory_errors,
-    plan_request,
-    read_index_and_info,
-    run_chunks,
-)
+from telecine.pipeline import StageTimer, label_frames, memory_errors, plan_request, read_index_and_info, run_chunks
 from telecine.request import LoadOptions, OpenOptions, Request, SamplingOptions, SourceLike, show_options
-from telecine.source.source import Source, open_source
+from telecine.source.source import Source, file_version, open_source
 from telecine.timeline import Timeline
 from telecine.validation import check_int, to_int
 
@@ -69,7 +62,7 @@ class Video:
         self._iterators: weakref.WeakSet[FrameChunks] = weakref.WeakSet()
         self._closed = False
         self._file = source if _is_local_file(source) else None
-        self._file_state = None if self._file is None else _file_state(self._file)
+        self._file_version = None if self._file is None else file_version(self._file)
         slot = _Slot(Deadline.of(timeout))
         self._source = open_source(source, limits, slot.deadline)
         try:
@@ -123,11 +116,7 @@ class Video:
 
     @show_options(LoadOptions)
     def iterate(
-        self,
-        *,
-        chunk_frames: SupportsIndex = 64,
-        timeout: Timeout = None,
-        **options: Unpack[LoadOptions],
+        self, *, chunk_frames: SupportsIndex = 64, timeout: Timeout = None, **options: Unpack[LoadOptions]
     ) -> FrameChunks:
         """Return an iterator over the frames asked for, in chunks of bounded size.
 
@@ -214,9 +203,10 @@ class Video:
 
     def _check_unchanged(self) -> None:
         """Raise if the mapped file was written to. Another file in its place does no harm."""
-        if (before := self._file_state) is None or (now := _file_state(self._file)) is None:
+        if (before := self._file_version) is None or (now := file_version(self._file)) is None:
             return
-        if now != before and now[:2] == before[:2]:
+        # another name for the file changes ctime, the last value, but not the bytes
+        if now[:4] != before[:4] and now[:2] == before[:2]:
             raise SourceError(f"{self._source.name}: the file was changed after it was opened; open it again")
 
     @contextmanager
@@ -356,12 +346,3 @@ def _is_local_file(source: Any) -> bool:
     if isinstance(source, str):
         return source[:5].lower() not in ("http:", "https", "data:", "file:")
     return isinstance(source, (os.PathLike, io.FileIO, io.BufferedReader))
-
-
-def _file_state(file: Any) -> tuple[int, ...] | None:
-    """Return (device, inode, size, time of change) of a path or an open file, None if there is none."""
-    try:
-        status = os.stat(file.fileno() if hasattr(file, "fileno") else file)
-    except (OSError, ValueError):
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -20,7 +20,7 @@ from telecine.index.packet_index import read_index
 from telecine.index.video_info import make_video_info
 from telecine.pipeline import IndexAndInfo
 from telecine.pool import index_cache
-from telecine.pool.index_cache import IndexCache, SourceIdentity, file_version, hash_content
+from telecine.pool.index_cache import IndexCache, SourceIdentity, hash_content, settled_file_version
 from telecine.pool.job import Job
 from telecine.source.source import open_source
 
@@ -36,7 +36,7 @@ def path() -> Path:
 
 
 def wait_until_cacheable(path: Path) -> None:
-    while file_version(path) is None:
+    while settled_file_version(path) is None:
         time.sleep(0.005)
 
 
@@ -101,7 +101,7 @@ def key_of(given, limits=LIMITS, cache_key=None, may_hash=False):
 def test_a_path_is_identified_by_its_file_and_never_read_for_it(path, monkeypatch):
     monkeypatch.setattr(index_cache, "hash_content", None)
     status = os.stat(path)
-    assert file_version(path)[:4] == (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    assert settled_file_version(path)[:4] == (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
     assert key_of(path) == key_of(str(path), may_hash=True) == key_of(os.path.relpath(path))
 
 
@@ -157,20 +157,20 @@ def test_hashing_checks_the_deadline(path):
     "source", ["/no/such/file", "file:///etc/hostname", "a\0path", "https://example.com/a", b"x", 7]
 )
 def test_a_source_that_is_no_accessible_path_has_no_file_version(source):
-    assert file_version(source) is None
+    assert settled_file_version(source) is None
 
 
 def test_a_file_that_changed_just_now_has_no_version(tmp_path):
     """A second change within the resolution of the file system's clock would leave the times as they are."""
     path = tmp_path / "clip.mp4"
     path.write_bytes(b"content")
-    assert file_version(path) is None
+    assert settled_file_version(path) is None
     wait_until_cacheable(path)
-    before = file_version(path)
+    before = settled_file_version(path)
     path.write_bytes(b"changed")
     os.utime(path, ns=(before[3], before[3]))
     wait_until_cacheable(path)
-    assert file_version(path) != before
+    assert settled_file_version(path) != before
 
 
 # the cache in a pool

@@ -25,9 +25,9 @@ from telecine.index.packet_index import PacketIndex
 from telecine.index.video_info import VideoInfo
 from telecine.limits import Limits
 from telecine.pipeline import IndexAndInfo
-from telecine.source.source import Source
+from telecine.source.source import Source, file_version
 
-__all__ = ["IndexCache", "SourceIdentity", "file_version", "hash_content"]
+__all__ = ["IndexCache", "SourceIdentity", "hash_content", "settled_file_version"]
 
 _CHUNK_BYTES = 8 << 20
 """Bytes hashed between two checks of the deadline: some milliseconds."""
@@ -38,20 +38,12 @@ _ENTRY_BYTES = 4096
 _URL = re.compile(r"\s*[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
 
-def file_version(source: Any) -> tuple[int, ...] | None:
-    """Return the device, inode, size, mtime_ns and ctime_ns of the local file that a path leads to.
-
-    A program can set mtime back, but not ctime. Returns None if the source is no path, if the file cannot be accessed,
-    or if it changed just now.
-    """
+def settled_file_version(source: Any) -> tuple[int, ...] | None:
+    """Return the version of the local file that a path leads to; None for other sources, or if it changed just now."""
     if not isinstance(source, str | os.PathLike) or (isinstance(source, str) and _URL.match(source)):
         return None
-    try:
-        status = os.stat(source)
-    except (OSError, ValueError, TypeError):
-        return None
-    version = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-    return version if time.time_ns() - status.st_ctime_ns >= _MIN_FILE_AGE_NS else None
+    version = file_version(source)
+    return version if version and time.time_ns() - version[-1] >= _MIN_FILE_AGE_NS else None
 
 
 def hash_content(source: Source, deadline: Deadline) -> bytes:
@@ -72,7 +64,7 @@ class SourceIdentity:
     def __init__(self, source: Any, cache_key: Hashable, may_hash: bool) -> None:
         self._source = source
         self._cache_key = cache_key
-        self._version = file_version(source)
+        self._version = settled_file_version(source)
         self._may_hash = may_hash and _is_immutable(source)
 
     def key(self, opened: Source, limits: Limits, deadline: Deadline) -> Hashable:
@@ -87,7 +79,7 @@ class SourceIdentity:
 
     def is_unchanged(self) -> bool:
         """Return True if the file that the source leads to is the same as before it was opened."""
-        return file_version(self._source) == self._version
+        return settled_file_version(self._source) == self._version
 
 
 def _is_immutable(source: Any) -> bool:

@@ -64,12 +64,11 @@ def _items(parse: Callable[[object], object], allowed: str, name: str, values: A
         raise OptionsError(f"{name} is of type {type(values).__name__}; it must be a list or an array of one dimension")
     if not values:
         raise OptionsError(f"{name} is empty; name at least one frame")
-    items = []
-    for value in values:
-        if (item := parse(value)) is None:
-            raise OptionsError(f"{name} contains {format_value(value)}; it must contain {allowed} only")
-        items.append(item)
-    return tuple(items)
+    items = tuple(map(parse, values))
+    if None in items:
+        refused = format_value(values[items.index(None)])
+        raise OptionsError(f"{name} contains {refused}; it must contain {allowed} only")
+    return items
 
 
 _indices = partial(_items, to_int, "whole numbers")
@@ -328,9 +327,7 @@ def _is_every_frame_due(ticks: IntArray, step: Fraction) -> bool:
 
 def _spread(available: int, count: int) -> IntArray:
     """Return ``count`` positions from the first to the last of ``available``, rounded half up; the first if one."""
-    if count == 1:
-        return np.zeros(1, np.int64)
-    gaps = count - 1
+    gaps = max(1, count - 1)
     return (2 * np.arange(count) * (available - 1) + gaps) // (2 * gaps)
 
 
@@ -339,9 +336,7 @@ def _spread_in_time(ticks: IntArray, count: int) -> IntArray:
 
     A time halfway between two frames takes the later one, so that this equals :func:`_spread` at a constant rate.
     """
-    if count == 1:
-        return np.zeros(1, np.int64)
-    order, gaps = np.arange(count), count - 1
+    order, gaps = np.arange(count), max(1, count - 1)
     offsets = ticks - ticks[0]
     # floor(2 * i * duration / gaps), split to stay within 64 bits
     quotient, remainder = divmod(2 * int(offsets[-1]), gaps)

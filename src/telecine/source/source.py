@@ -29,7 +29,7 @@ from telecine.source.spool import map_descriptor, reraise_foreign, spool
 from telecine.source.urls import ByteLimit, decode_data_url, path_of_file_url, printable, url_name
 from telecine.validation import format_value
 
-__all__ = ["Source", "open_source", "video_of_row"]
+__all__ = ["Source", "file_version", "open_source", "video_of_row"]
 
 _ACCEPTED = (
     "a path, an http(s): or data: URL, bytes or another buffer of bytes, a uint8 array or tensor, a binary file object "
@@ -146,6 +146,18 @@ def open_source(source: object, limits: Limits, deadline: Deadline) -> Source:
         opened.close()
         raise
     return opened
+
+
+def file_version(file: Any) -> tuple[int, ...] | None:
+    """Return the device, inode, size, mtime_ns and ctime_ns of a path or an open file; None if it has none.
+
+    A program can set mtime back, but not ctime.
+    """
+    try:
+        status = os.stat(file.fileno() if hasattr(file, "fileno") else file)
+    except (OSError, ValueError, TypeError):
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _describe_text(data: memoryview) -> str | None:
