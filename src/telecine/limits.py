@@ -27,12 +27,6 @@ def _check(option: Option, name: str, value: object) -> Any:
 
 
 _count = partial(_check, Option(int, low=0))
-
-
-def _optional_count(name: str, value: object) -> int | None:
-    return None if value is None else _count(name, value)
-
-
 _seconds = partial(_check, Option(float, low=0))
 _timeout = partial(_check, Option(float, low=0, high=_MAX_SOCKET_TIMEOUT))
 _flag = partial(_check, Option(bool))
@@ -57,7 +51,7 @@ class Limits:
     """Duration of the video, seconds."""
     max_frames: Count = Checked(32_768, _count)
     """Frames returned by one request."""
-    max_output_bytes: OptionalCount = Checked(None, _optional_count)
+    max_output_bytes: OptionalCount = Checked(None, _count)
     """Size of the returned frames, bytes. By default 20 000 times the size of the source, but 1 GiB at least and 16 GiB
     at most: then a file of a few bytes cannot take all memory; see :meth:`output_bytes`."""
     allow_private_hosts: Flag = Checked(False, _flag)

@@ -195,7 +195,8 @@ class StageTimer:
             yield
         finally:
             elapsed = time.perf_counter() - started
-            self.seconds[stage] = elapsed - (sum(self.seconds.values()) - inner)
+            elapsed -= sum(self.seconds.values()) - inner
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + elapsed
 
 
 def _fit_geometry(info: VideoInfo, size: Size) -> Geometry:

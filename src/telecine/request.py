@@ -39,17 +39,12 @@ from telecine.settings import choose_backend
 from telecine.validation import Option
 
 if TYPE_CHECKING:
+    from _typeshed import SupportsRead
     from typing_extensions import Buffer
 
 __all__ = ["LoadOptions", "OpenOptions", "Request", "SamplingOptions", "SourceLike", "show_options"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class _SupportsRead(Protocol):
-    """A binary file object."""
-
-    def read(self, size: int = ..., /) -> bytes: ...
 
 
 class _SupportsOpen(Protocol):
@@ -64,7 +59,9 @@ class _Array(Protocol):
     def tolist(self) -> Any: ...
 
 
-SourceLike: TypeAlias = "str | os.PathLike[str] | Buffer | _SupportsRead | _SupportsOpen | _Array | Mapping[str, Any]"
+SourceLike: TypeAlias = (
+    "str | os.PathLike[str] | Buffer | SupportsRead[bytes] | _SupportsOpen | _Array | Mapping[str, Any]"
+)
 """An encoded video: path, URL, bytes, ``uint8`` array or tensor, binary file object, or a ``{"path", "bytes"}`` row."""
 
 SizeLike: TypeAlias = "SupportsIndex | tuple[SupportsIndex, SupportsIndex] | list[int] | Fit | None"

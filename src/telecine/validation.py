@@ -56,7 +56,7 @@ def check_int(name: str, value: object, low: int | None = None, high: int | None
 
 
 class Checked(Generic[Given, Kept]):
-    """Dataclass field that checks and converts the value it is given.
+    """Dataclass field that checks and converts the value it is given. If the default is None, None is not checked.
 
     Args:
         default: the default of the field, converted already.
@@ -73,7 +73,8 @@ class Checked(Generic[Given, Kept]):
         return self._default if instance is None else instance.__dict__[self._name]
 
     def __set__(self, instance: object, value: Given) -> None:
-        instance.__dict__[self._name] = self._check(self._name, value)
+        is_default = value is None and self._default is None
+        instance.__dict__[self._name] = self._default if is_default else self._check(self._name, value)
 
 
 @dataclass(frozen=True)

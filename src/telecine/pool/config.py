@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import SupportsIndex, TypeAlias
 
 from telecine.errors import OptionsError
@@ -17,6 +18,9 @@ __all__ = ["LeaseVram", "PoolConfig", "check_count", "choose_cores_and_memory"]
 
 LeaseVram: TypeAlias = "Callable[[int, str], AbstractContextManager[object]]"
 """Takes bytes and a device, and returns a context manager that holds so much GPU memory."""
+
+check_count = partial(check_int, low=1, high=sys.maxsize)
+"""Returns an argument as an int; raises OptionsError if it is no whole number from ``low`` on."""
 
 _INDEX_BYTES_PER_CORE = 48 << 20
 """Bytes that reading one packet index takes at most for usual videos: 32 MiB of kept packets, the index, and buffers.
@@ -63,8 +67,3 @@ def choose_cores_and_memory(threads: SupportsIndex | None, memory: SupportsIndex
             "Give more memory or fewer threads"
         )
     return cores, total - indexes
-
-
-def check_count(name: str, value: object, low: int = 1) -> int:
-    """Return an argument as an int, or raise OptionsError if it is no whole number from ``low`` on."""
-    return check_int(name, value, low, sys.maxsize)

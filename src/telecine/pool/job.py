@@ -20,7 +20,7 @@ from telecine.errors import Cancelled, DeadlineError, OptionsError, OverloadedEr
 from telecine.frames import Frames
 from telecine.limits import Limits
 from telecine.metrics import METRICS, RequestSpan
-from telecine.pipeline import IndexAndInfo, RequestHooks, run_request
+from telecine.pipeline import IndexAndInfo, RequestHooks, StageTimer, run_request
 from telecine.pool.config import PoolConfig
 from telecine.pool.index_cache import IndexCache, SourceIdentity
 from telecine.pool.memory_budget import Lease, MemoryBudget, estimate_memory, wait_until
@@ -116,7 +116,7 @@ class Job(RequestHooks):
         self.overdue_since: float | None = None
         """Time at which the pool first saw that the job was cancelled or late and still running."""
         self.is_abandoned = False
-        self.waited = {"queue": 0.0}
+        self.wait_timer = StageTimer()
         """Seconds without cores, by the stage in which the job waited."""
         self._index_cached = False
         self._stage = "queue"
@@ -125,7 +125,7 @@ class Job(RequestHooks):
     def start(self) -> None:
         """Note that the calling thread works on the job from now on."""
         self.thread_id = threading.get_ident()
-        self.waited["queue"] = time.monotonic() - self.submitted
+        self.wait_timer.seconds["queue"] = time.monotonic() - self.submitted
         self.doing = "starting"
 
     def run(self) -> tuple[Frames | None, BaseException | None]:
@@ -146,10 +146,10 @@ class Job(RequestHooks):
         request = self._make_request()
         self.backend = backend_label(request.backend, search_plugins=True)
         frames = run_request(request, self.deadline, self)
-        report = frames.report
+        report, waited = frames.report, self.wait_timer.seconds
         METRICS.add_gauges(get_backend(report.backend))
-        seconds = {stage: max(0.0, value - self.waited.get(stage, 0.0)) for stage, value in report.seconds.items()}
-        seconds["queue"] = sum(self.waited.values())
+        seconds = {stage: max(0.0, value - waited.get(stage, 0.0)) for stage, value in report.seconds.items()}
+        seconds["queue"] = sum(waited.values())
         return replace(frames, report=replace(report, seconds=seconds, index_cached=self._index_cached))
 
     def release_source(self) -> None:
@@ -174,7 +174,7 @@ class Job(RequestHooks):
     def wait_for_cores(self) -> None:
         """Queue for cores, or give them to other requests if the scheduler asks for them; wait to get them (back)."""
         scheduler, task = self._resources.scheduler, self.task
-        with self._measure_wait():
+        with self.wait_timer.measure(self._stage):
             with self._resources.lock:
                 if task.must_yield:
                     scheduler.yield_cores(task)
@@ -183,18 +183,6 @@ class Job(RequestHooks):
                     scheduler.add(task)
             check = partial(self.deadline.check, "waiting for a core")
             wait_until(self._resources.cores_granted, lambda: task.cores, check)
-
-    def _start_decode(self, max_cores: int | None) -> int:
-        with self._resources.lock:
-            return self._resources.scheduler.start_decode(self.task, max_cores)
-
-    @contextmanager
-    def _measure_wait(self) -> Iterator[None]:
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.waited[self._stage] = self.waited.get(self._stage, 0.0) + time.monotonic() - started
 
     # hooks of the pipeline
 
@@ -226,7 +214,9 @@ class Job(RequestHooks):
     def reserve_memory(self, decode: DecodeRequest, backend: Backend) -> Iterator[DecodeRequest]:
         """See :class:`telecine.pipeline.RequestHooks`."""
         shared, threads = self._resources, decode.options.get("threads")
-        cores = self._start_decode(threads if isinstance(threads, int) and threads > 0 else None)
+        max_cores = threads if isinstance(threads, int) and threads > 0 else None
+        with shared.lock:
+            cores = shared.scheduler.start_decode(self.task, max_cores)
         copied = min(decode.source.size, _MAX_COPY_BYTES) if self.must_fetch else 0
         if isinstance(self._source, str) and self._source.startswith("data:"):
             copied = decode.source.size
@@ -239,7 +229,7 @@ class Job(RequestHooks):
             else:
                 with shared.lock:
                     shared.scheduler.remove(self.task)
-                with self._measure_wait():
+                with self.wait_timer.measure(self._stage):
                     self._lease(leases, shared.memory, cost.host)
                     if shared.vram is not None and cost.device:
                         self._lease(leases, shared.vram, cost.device)
@@ -249,7 +239,8 @@ class Job(RequestHooks):
                     cores = 1  # for a decode that falls back to the CPU
                 else:
                     self.wait_for_cores()
-                    cores = self._start_decode(cores)
+                    with shared.lock:
+                        cores = shared.scheduler.start_decode(self.task, cores)
             self._stage, self.doing = "decode", "decoding"
             yield replace(decode, cores=cores)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TypeVar
 
@@ -33,7 +34,7 @@ def estimate_memory(request: DecodeRequest, backend: Backend, cores: int, copied
     return backend.memory_cost(replace(request, cores=cores)) + MemoryCost(request.packet_bytes + copied)
 
 
-class Lease:
+class Lease(AbstractContextManager["Lease"]):
     """Bytes of a budget that a request may use. A context manager that returns them."""
 
     def __init__(self, budget: MemoryBudget, nbytes: int) -> None:
@@ -53,9 +54,6 @@ class Lease:
         with self._budget.changed:
             self.is_lost = True
             self._budget.changed.notify_all()
-
-    def __enter__(self) -> Lease:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.release()

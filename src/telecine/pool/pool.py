@@ -28,20 +28,19 @@ from telecine.request import LoadOptions, Request, SourceLike, show_options
 __all__ = ["Pool"]
 
 
-class _CallerOptions(LoadOptions, total=False):
-    caller: Hashable
-    timeout: Timeout
-
-
-class SubmitOptions(_CallerOptions, total=False):
+class SubmitOptions(LoadOptions, total=False):
     """The options of a request to a pool; :meth:`Pool.submit` explains them."""
 
+    caller: Hashable
+    timeout: Timeout
     cache_key: Hashable
 
 
-class MapOptions(_CallerOptions, total=False):
+class MapOptions(LoadOptions, total=False):
     """The options of :meth:`Pool.map`."""
 
+    caller: Hashable
+    timeout: Timeout
     ahead: SupportsIndex | None
 
 
@@ -91,7 +90,7 @@ class Pool:
             memory=bytes_to_decode,
             vram=None if vram is None else check_count("vram", vram),
             lease_vram=lease_vram,
-            cache=check_count("cache", cache, 0),
+            cache=check_count("cache", cache, low=0),
             hash_content=bool(hash_content),
         )
         self._workers = Workers(config)
@@ -317,6 +316,7 @@ def _after_fork() -> None:
         pool._reset_in_child()
 
 
+@atexit.register
 def _at_exit() -> None:
     # threads that decode while the interpreter shuts down crash it
     for pool in list(_pools):
@@ -324,4 +324,3 @@ def _at_exit() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-atexit.register(_at_exit)

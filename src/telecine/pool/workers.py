@@ -245,7 +245,7 @@ class Workers:
                 self._scheduler.schedule()
                 self._start_fetches()
                 self._job_ended.notify_all()
-            outcome, waited = "ok" if error is None else type(error).__name__, sum(job.waited.values())
+            outcome, waited = "ok" if error is None else type(error).__name__, sum(job.wait_timer.seconds.values())
             METRICS.record_request(outcome, job.backend, time.monotonic() - job.submitted, waited, frames)
             job.span.end(outcome, waited, frames)
         finally:

@@ -37,13 +37,12 @@ _RATE_TOLERANCE = 1 / 4000
 _NANOSECOND = Fraction(1, 10**9)
 
 
-def _count(name: str, value: object) -> int | None:
-    return None if value is None else min(_POSITIVE_COUNT.check(name, value), _MAX_COUNT)
+def _count(name: str, value: object) -> int:
+    count: int = _POSITIVE_COUNT.check(name, value)
+    return min(count, _MAX_COUNT)
 
 
 def _number(name: str, value: object) -> Seconds | None:
-    if value is None:
-        return None
     (_FPS if name == "fps" else _TIME).check(name, value)
     return _finite(value)
 
@@ -55,9 +54,7 @@ def _finite(value: object) -> Seconds | None:
     return value if isinstance(value, Fraction) else number
 
 
-def _items(parse: Callable[[object], object], allowed: str, name: str, values: Any) -> tuple[Any, ...] | None:
-    if values is None:
-        return None
+def _items(parse: Callable[[object], object], allowed: str, name: str, values: Any) -> tuple[Any, ...]:
     # arrays of any library become lists of Python numbers, nested if they have more than one dimension
     values = values.tolist() if hasattr(values, "tolist") else values
     if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray):
@@ -75,18 +72,9 @@ _indices = partial(_items, to_int, "whole numbers")
 _timestamps = partial(_items, _finite, "finite numbers")
 
 
-def _policy(name: str, value: str | None) -> str | None:
-    if value is not None:
-        policy_defaults(value)
-    return value
-
-
 Array: TypeAlias = npt.NDArray[Any]
 OptionalCount: TypeAlias = Checked[SupportsIndex | None, int | None]
 OptionalNumber: TypeAlias = Checked[SupportsFloat | None, Seconds | None]
-Indices: TypeAlias = Checked[Sequence[SupportsIndex] | Array | None, tuple[int, ...] | None]
-Timestamps: TypeAlias = Checked[Sequence[SupportsFloat] | Array | None, tuple[Seconds, ...] | None]
-PolicyOption: TypeAlias = Checked[str | None, str | None]
 
 
 @dataclass(frozen=True)
@@ -107,15 +95,15 @@ class Sampling:
     """Minimum number of frames if ``fps`` gives fewer and the clip has them."""
     max_frames: OptionalCount = Checked(None, _count)
     """Maximum number of frames."""
-    indices: Indices = Checked(None, _indices)
+    indices: Checked[Sequence[SupportsIndex] | Array | None, tuple[int, ...] | None] = Checked(None, _indices)
     """Frame indices, returned in this order."""
-    timestamps: Timestamps = Checked(None, _timestamps)
+    timestamps: Checked[Sequence[SupportsFloat] | Array | None, tuple[Seconds, ...] | None] = Checked(None, _timestamps)
     """Times in seconds after the first frame; the nearest frame of each is returned, in this order."""
     start: OptionalNumber = Checked(None, _number)
     """Start of the window to choose from, in seconds after the first frame; means the start of a frame close to it."""
     end: OptionalNumber = Checked(None, _number)
     """End of the window to choose from, exclusive, in seconds after the first frame; rounded as ``start``."""
-    policy: PolicyOption = Checked(None, _policy)
+    policy: str | None = None
     """Name of a model's own sampling rule, or ``"key_frames"``."""
 
     def __post_init__(self) -> None:
