@@ -130,7 +130,5 @@ def _resize(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> Image:
     # at a tenth of the size, every second pixel still leaves 25 to average: as smooth, in half the time
     step = max(1, min(image.shape[0] // size[1], image.shape[1] // size[0]) // 4)
     picture = Image.fromarray(np.ascontiguousarray(image[::step, ::step]))
-    if picture.size == size:
-        return picture
     # reducing_gap averages whole blocks before the costly filter
     return picture.resize(size, Image.Resampling.BICUBIC, reducing_gap=2.0)

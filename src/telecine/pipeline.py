@@ -77,8 +77,7 @@ def run_request(request: Request, deadline: Deadline, hooks: RequestHooks = _NO_
         backend = get_backend(request.backend)
         with hooks.reserve_memory(decode, backend) as granted, timer.measure("decode"), memory_errors(source.name):
             decoded = backend.decode(granted)
-    frames = label_frames(request, decode, decoded, timer.seconds)
-    return frames.pad_to(request.output_count(len(frames)))
+    return label_frames(request, decode, decoded, timer.seconds)
 
 
 def read_index_and_info(demuxer: Demuxer, source: Source, limits: Limits, deadline: Deadline) -> IndexAndInfo:
@@ -144,7 +143,7 @@ def run_chunks(request: Request, decode: DecodeRequest, chunk_frames: int) -> Ge
 def label_frames(
     request: Request, decode: DecodeRequest, decoded: Decoded, seconds: Mapping[str, float], rows: slice | None = None
 ) -> Frames:
-    """Return the decoded frames with their indices, times and report, without those that could not be decoded.
+    """Return the decoded frames with indices, times and report, without those that could not be decoded, and padded.
 
     ``rows`` are the rows of the output that were decoded, if they are one chunk of several.
     """
@@ -170,7 +169,8 @@ def label_frames(
     data = permuted(decoded.data, (0, 3, 1, 2)) if request.layout == "NCHW" else decoded.data
     data, indices = (data, wanted) if kept.all() else (data[kept], wanted[kept])
     timeline, mask = decode.index.timeline, np.ones(len(indices), np.bool_)
-    return Frames(data, indices, timeline.seconds(indices), mask, decode.info, report, timeline, request.layout)
+    frames = Frames(data, indices, timeline.seconds(indices), mask, decode.info, report, timeline, request.layout)
+    return frames.pad_to(request.output_count(len(frames)))
 
 
 def _nothing_decoded(decode: DecodeRequest, backend: str) -> DecodeError:

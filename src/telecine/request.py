@@ -159,15 +159,9 @@ class Request:
         sampling = Sampling(**{field.name: given.pop(field.name, None) for field in fields(Sampling)})
         limits, size = Limits.of(given.pop("limits", None)), given.pop("size", None)
         backend, device = choose_backend(given.pop("backend", None), given.pop("device", None))
+        options_of_backend = prepare_backend(backend, device, given)
         request = cls(
-            source=source,
-            sampling=sampling,
-            size=size,
-            backend=backend,
-            device=device,
-            limits=limits,
-            options=prepare_backend(backend, device, given),
-            **chosen,
+            source, sampling, size, backend=backend, device=device, limits=limits, options=options_of_backend, **chosen
         )
         if request.pad is not None and request.fixed_count is None:
             raise OptionsError(

@@ -48,6 +48,8 @@ class Video:
 
     info: VideoInfo
     """Facts about the video."""
+    closed = False
+    """True if the video was closed."""
 
     @show_options(OpenOptions)
     def __init__(self, source: SourceLike, *, timeout: Timeout = None, **options: Unpack[OpenOptions]) -> None:
@@ -60,7 +62,6 @@ class Video:
         self._in_use: list[_Slot] = []
         self._idle: list[_Slot] = []
         self._iterators: weakref.WeakSet[FrameChunks] = weakref.WeakSet()
-        self._closed = False
         self._file = source if _is_local_file(source) else None
         self._file_version = None if self._file is None else file_version(self._file)
         slot = _Slot(Deadline.of(timeout))
@@ -78,18 +79,13 @@ class Video:
         """Times of all frames."""
         return self._index.timeline
 
-    @property
-    def closed(self) -> bool:
-        """True if the video was closed."""
-        return self._closed
-
     def __len__(self) -> int:
         return self._index.num_frames
 
     def __repr__(self) -> str:
         info = self.info
         size = f"{info.num_frames} x {info.height}x{info.width}"
-        return f"Video({self._source.name}, {size}, {info.codec}{', closed' if self._closed else ''})"
+        return f"Video({self._source.name}, {size}, {info.codec}{', closed' if self.closed else ''})"
 
     @show_options(LoadOptions)
     def load(self, *, timeout: Timeout = None, **options: Unpack[LoadOptions]) -> Frames:
@@ -111,8 +107,7 @@ class Video:
                 decode = self._plan(request, slot)
             with timer.measure("decode"), memory_errors(self._source.name):
                 decoded = get_backend(request.backend).decode(decode)
-        frames = label_frames(request, decode, decoded, timer.seconds)
-        return frames.pad_to(request.output_count(len(frames)))
+        return label_frames(request, decode, decoded, timer.seconds)
 
     @show_options(LoadOptions)
     def iterate(
@@ -172,7 +167,7 @@ class Video:
         Requests that run in other threads raise :class:`telecine.Cancelled`; this waits until they have ended.
         """
         with self._lock:
-            self._closed = True
+            self.closed = True
             iterators = list(self._iterators)
             for slot in self._in_use:
                 slot.deadline.closed = True
@@ -198,7 +193,7 @@ class Video:
         return plan_request(request, demuxer, self._source, slot.index, self.info, slot.deadline, max_chunk_frames)
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise OptionsError(f"{self._source.name}: the video is closed; open it again")
 
     def _check_unchanged(self) -> None:
@@ -235,7 +230,7 @@ class Video:
                     self._idle.append(slot)
                 else:
                     slot.close()
-                if self._closed:
+                if self.closed:
                     self._close_if_unused()
                 self._lock.notify_all()
 

@@ -269,13 +269,9 @@ class Pool:
         METRICS.add_gauges(self)
 
 
-_OWN_OPTIONS = ("caller", "timeout", "cache_key")
-"""Options of a pool's request that are not those of :func:`telecine.load`."""
-
-
 def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the options that the pool itself takes, and the others."""
-    own = {name: options[name] for name in _OWN_OPTIONS if name in options}
+    """Return the options that the pool itself takes, and those of :func:`telecine.load`."""
+    own = {name: options[name] for name in ("caller", "timeout", "cache_key") if name in options}
     return own, {name: value for name, value in options.items() if name not in own}
 
 

@@ -153,9 +153,7 @@ class Workers:
     def cancel(self, job: Job) -> None:
         """Cancel a job: end it now if it is queued, else at its next step."""
         job.deadline.cancel()
-        with self.lock:
-            is_queued = job in self.queued
-        if is_queued:
+        if job in self.queued:
             self._end(job, None, job.external_error())
 
     def wait_for_queue(self) -> None:

@@ -252,14 +252,8 @@ def _by_policy(policy: str, sampling: Sampling, timeline: Timeline, first: int, 
     begin = int(timeline.ticks[first])
     end = int(timeline.ticks[stop]) if stop < timeline.num_frames else timeline.end_tick
     window = Timeline(timeline.ticks[first:stop] - begin, timeline.time_base, end - begin, timeline.key[first:stop])
-    return apply_policy(
-        policy,
-        ClipFacts.of(window),
-        num_frames=sampling.num_frames,
-        fps=None if sampling.fps is None else float(sampling.fps),
-        min_frames=sampling.min_frames,
-        max_frames=sampling.max_frames,
-    )
+    fps = None if sampling.fps is None else float(sampling.fps)
+    return apply_policy(policy, ClipFacts.of(window), fps=fps, **{name: getattr(sampling, name) for name in _COUNTS})
 
 
 def _by_count(sampling: Sampling, ticks: IntArray) -> IntArray:
