@@ -13,7 +13,7 @@ import pytest
 from support.clips import CLIPS
 from support.fake_backends import Gate, fakes, steps
 from support.pool_cases import MB, assert_seconds, best_of_five, gate, has_frames, is_idle, path, pool, until
-from telecine import DeadlineError, OverloadedError, Pool
+from telecine import DeadlineError, Limits, OverloadedError, Pool
 from telecine.deadline import Deadline
 from telecine.errors import Cancelled
 from telecine.metrics import METRICS
@@ -265,7 +265,8 @@ def test_cancelling_during_the_decode_frees_everything_within_a_tenth_of_a_secon
 
 @best_of_five
 def test_a_real_decode_stops_within_a_tenth_of_a_second(pool):
-    future = pool.submit(CLIPS["base.mp4"].path(), indices=[i % 60 for i in range(3000)], size=(720, 1280))
+    indices, limits = [i % 60 for i in range(3000)], Limits(max_output_bytes=16 << 30)
+    future = pool.submit(CLIPS["base.mp4"].path(), indices=indices, size=(720, 1280), limits=limits)
     until(lambda: pool.status().memory_leased or future.done())
     started = time.monotonic()
     assert future.cancel()

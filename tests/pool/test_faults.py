@@ -72,7 +72,8 @@ def test_a_failed_allocation_raises_overloaded_error_and_other_requests_succeed(
         pool.load(PATH, num_frames=1)
         size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + (600 << 20), -1))
-        large = [pool.submit(PATH, indices=[i % 60 for i in range(1200)], size=(720, 1280)) for _ in range(4)]
+        options = {"size": (720, 1280), "limits": telecine.Limits(max_output_bytes=16 << 30)}
+        large = [pool.submit(PATH, indices=[i % 60 for i in range(1200)], **options) for _ in range(4)]
         small = [pool.submit(PATH, indices=[i]) for i in range(12)]
         print([type(future.exception(30)).__name__ for future in large])
         print([future.result(30).indices.tolist() for future in small] == [[i] for i in range(12)])

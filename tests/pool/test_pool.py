@@ -17,7 +17,7 @@ import pytest
 from support.clips import CLIPS
 from support.fake_backends import Costly, Gate, fakes, steps
 from support.pool_cases import MB, assert_seconds, best_of_five, gate, has_frames, is_idle, path, pool, until
-from telecine import DecodeError, LimitError, NoVideoError, OptionsError, OverloadedError, Pool, SourceError
+from telecine import DecodeError, LimitError, Limits, NoVideoError, OptionsError, OverloadedError, Pool, SourceError
 from telecine.api import load
 from telecine.errors import Cancelled, TelecineError
 from telecine.request import Request
@@ -501,7 +501,7 @@ def test_a_request_larger_than_the_budget_is_refused_at_once(pool, path, gate):
 
 def test_output_larger_than_the_budget_is_refused_before_it_is_allocated(path):
     with Pool(threads=1, memory=100 * MB) as pool, pytest.raises(LimitError, match="memory at its peak"):
-        pool.load(path, size=(4000, 4000))
+        pool.load(path, size=(4000, 4000), limits=Limits(max_output_bytes=16 << 30))
 
 
 def test_lease_vram_is_held_around_a_gpu_decode(path):
