@@ -24,6 +24,7 @@ MIN_COUNT = 100
 KNOWN_FAULTS: dict[str, set[int]] = {
     "pyav": {38, 134, 151, 195, 253, 268, 274, 418, 473},
     "opencv": {38, 195, 268},
+    "torchcodec": {1, 17, 38, 54, 195},
 }
 """Numbers of the cases that still show a fault, by backend."""
 
