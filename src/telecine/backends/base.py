@@ -139,9 +139,9 @@ class DecodeRequest:
     def _padded_pixels(self) -> int:
         return (self.geometry.stored_height + _PADDING[0]) * (self.geometry.stored_width + _PADDING[1])
 
-    def decoder_threads(self, extra: int = 0) -> int:
-        """Return one decoder thread per core that the request may use, and ``extra`` ones, up to 16."""
-        return min(_MAX_THREADS, (self.cores or usable_cores()) + extra)
+    def decoder_threads(self, requested: int | None = None, extra: int = 0) -> int:
+        """Return the requested number of decoder threads; if None, one per core and ``extra`` ones, up to 16."""
+        return requested if requested is not None else min(_MAX_THREADS, (self.cores or usable_cores()) + extra)
 
     def cpu_cost(self, threads: int) -> MemoryCost:
         """Return the memory of a decode on the CPU: frames, decoded pictures, and conversion to RGB."""

@@ -26,9 +26,9 @@ _CODECS_WITHOUT_DECODER = frozenset({"av1"})
 """Codecs that wheels of OpenCV open although they have no decoder for them."""
 _KNOWN_AT_START = frozenset({"mpeg2video", "vc1", "wmv3"})
 """Codecs with interlaced pictures of which FFmpeg knows the first one when it opens a file."""
-_COMPARED_LINES = 64
-"""Step between the lines of two pictures that are compared first."""
 _INSTALL = "pip install 'telecine[opencv]', which is opencv-python-headless 4.13 or newer"
+_SYSTEM_LIBRARIES = "; on a bare system it needs libGL: apt-get install libgl1 libglib2.0-0"
+_Picture = npt.NDArray[np.uint8]
 
 
 class OpenCVBackend(Backend):
@@ -47,9 +47,7 @@ class OpenCVBackend(Backend):
         try:
             import cv2
         except Exception as error:
-            system = (
-                "; on a bare system it needs libGL: apt-get install libgl1 libglib2.0-0" if "lib" in str(error) else ""
-            )
+            system = _SYSTEM_LIBRARIES if "lib" in str(error) else ""
             return self.make_status(None, f"cv2 cannot be imported ({error}): {_INSTALL}{system}")
         version = str(cv2.__version__)
         if not hasattr(cv2, "IStreamReader"):
@@ -66,21 +64,16 @@ class OpenCVBackend(Backend):
         output = HostOutput(request)
         for ranges in split_at_resets(request.plan.ranges):
             _decode(request, ranges, output, _threads(request))
-            if request.options["frame_recovery"]:
-                _retry_lost(request, ranges, output)
+            # each independent range with lost frames is decoded once more, in a file of its own
+            again = split_at_closed_points(request.index, ranges) if request.options["frame_recovery"] else []
+            for independent in again:
+                if not all(output.kept[rows[0]] for rows in independent.targets.values()):
+                    _decode(request, (independent,), output, threads=1)
         return output.decoded()
 
 
 def _threads(request: DecodeRequest) -> int:
     return 1 if request.index.codec in SINGLE_THREADED_CODECS else request.decoder_threads()
-
-
-def _retry_lost(request: DecodeRequest, ranges: tuple[DecodeRange, ...], output: HostOutput) -> None:
-    """Decode each independent range with lost frames once more, in a file of its own."""
-    for independent in split_at_closed_points(request.index, ranges):
-        rows = [row for rows in independent.targets.values() for row in rows]
-        if not output.kept[rows].all():
-            _decode(request, (independent,), output, threads=1)
 
 
 def _decode(request: DecodeRequest, ranges: tuple[DecodeRange, ...], output: HostOutput, threads: int) -> None:
@@ -93,20 +86,18 @@ def _decode(request: DecodeRequest, ranges: tuple[DecodeRange, ...], output: Hos
             "error; use backend='pyav'"
         )
     file = remux(request.reader, ranges, request.deadline)
-    if file.has_sps_changes:
-        independent = split_at_closed_points(request.index, ranges)
-        if len(independent) > 1:
-            # in one file, OpenCV would scale to the first size by a rule of its own
-            for range_ in independent:
-                _decode(request, (range_,), output, threads)
-            return
+    independent = split_at_closed_points(request.index, ranges) if file.has_sps_changes else []
+    if len(independent) > 1:
+        # in one file, OpenCV would scale to the first size by a rule of its own
+        for range_ in independent:
+            _decode(request, (range_,), output, threads)
+        return
     if file.is_empty:
         return
     decoded: set[int] = set()
-    previous: npt.NDArray[np.uint8] | None = None
-    capture = _open_capture(file, threads)
+    previous: _Picture | None = None
     # to the end of the file: a frame that is missing anywhere must be noticed
-    for position in _decode_positions(capture, file, request):
+    for position, capture in _decode_positions(request, file, threads):
         is_target = position in file.targets
         # a picture that OpenCV cannot convert is returned as the one converted before it, so there must be one
         if is_target or (may_have_fields and previous is None):
@@ -131,8 +122,8 @@ def _may_have_fields(request: DecodeRequest, range_: DecodeRange) -> bool:
     if codec not in ("h264", "hevc"):
         return codec in _KNOWN_AT_START or codec == "mpeg4"
     converter = AnnexBConverter(codec, request.demuxer.extradata)
-    for _, packet in request.reader.read(range_.packets[:1]):
-        converter.convert(memoryview(packet), True, True)
+    _, packet = next(request.reader.read(range_.packets[:1]))
+    converter.convert(memoryview(packet), True, True)
     if codec == "hevc":
         return not all(is_progressive(header) for header in converter.sequence_headers)
     return any(can_contain_fields(codec, header) for header in converter.sequence_headers)
@@ -147,14 +138,13 @@ def _starts_interlaced(request: DecodeRequest, range_: DecodeRange) -> bool:
 
     decoder = request.demuxer.new_decoder(request.max_pixels)
     try:
-        for _, packet in request.reader.read(range_.packets[:1]):
-            return any(picture.interlaced_frame for picture in decoder.decode(packet) + decoder.decode(None))
+        _, packet = next(request.reader.read(range_.packets[:1]))
+        return any(picture.interlaced_frame for picture in decoder.decode(packet) + decoder.decode(None))
     except av.error.FFmpegError:
-        pass  # OpenCV cannot decode it either
-    return False
+        return False  # OpenCV cannot decode it either
 
 
-def _write(output: HostOutput, rows: tuple[int, ...], picture: npt.NDArray[np.uint8]) -> None:
+def _write(output: HostOutput, rows: tuple[int, ...], picture: _Picture) -> None:
     import cv2
 
     if output.is_frame_shape(picture.shape):
@@ -164,37 +154,28 @@ def _write(output: HostOutput, rows: tuple[int, ...], picture: npt.NDArray[np.ui
         output.write(rows, picture, "bgr24")
 
 
-def _decode_positions(capture: Any, file: RemuxedFile, request: DecodeRequest) -> Iterator[int]:
-    """Decode picture by picture and yield their display positions, without repeats and unknown times."""
+def _decode_positions(request: DecodeRequest, file: RemuxedFile, threads: int) -> Iterator[tuple[int, Any]]:
+    """Yield the display position of each decoded picture, without repeats and unknown times, and the capture."""
     import cv2
 
     done: set[int] = set()
-    start = file.start_milliseconds()
+    capture, start = _open_capture(file, threads), file.start_milliseconds()
     while capture.grab():
         request.deadline.check("decoding", len(done), file.num_frames)
         position = file.position_at(start + capture.get(cv2.CAP_PROP_POS_MSEC))
         if position is not None and position not in done:
             done.add(position)
-            yield position
+            yield position, capture
 
 
-def _is_stale(
-    request: DecodeRequest,
-    file: RemuxedFile,
-    position: int,
-    picture: npt.NDArray[np.uint8],
-    previous: npt.NDArray[np.uint8],
-) -> bool:
+def _is_stale(request: DecodeRequest, file: RemuxedFile, position: int, picture: _Picture, previous: _Picture) -> bool:
     """Return True if a picture is a stale copy of the one converted before it."""
     # OpenCV returns that copy, and reports success, if it cannot convert a picture, an interlaced one for instance.
     # Equal pictures are mostly genuine, as in a slide show. So the second one is decoded again by a new capture, which
     # has converted nothing that it could return instead
-    if picture.shape != previous.shape or not np.array_equal(picture[::_COMPARED_LINES], previous[::_COMPARED_LINES]):
+    if not all(np.array_equal(picture[::step], previous[::step]) for step in (64, 1)):  # a few lines first
         return False
-    if not np.array_equal(picture, previous):
-        return False
-    capture = _open_capture(file, threads=1)
-    for found in _decode_positions(capture, file, request):
+    for found, capture in _decode_positions(request, file, threads=1):
         if found == position:
             is_converted, again = capture.retrieve()
             return not is_converted or not np.array_equal(again, picture)

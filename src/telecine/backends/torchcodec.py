@@ -64,49 +64,40 @@ class TorchCodecBackend(Backend):
     def memory_cost(self, request: DecodeRequest) -> MemoryCost:
         remuxed = MemoryCost(request.packet_bytes)
         if request.device == "cpu":
-            return request.cpu_cost(_threads(request) or usable_cores()) + remuxed
+            threads = request.decoder_threads(request.options["num_ffmpeg_threads"]) or usable_cores()
+            return request.cpu_cost(threads) + remuxed
         return request.gpu_cost() + request.cpu_cost(1) + remuxed  # the CPU decodes what the GPU cannot
 
     def decode(self, request: DecodeRequest) -> Decoded:
-        decoder = _PlanDecoder(request)
-        decoder.decode()
-        return decoder.output.decoded(tuple(sorted(decoder.notes)))
-
-
-def _threads(request: DecodeRequest) -> int:
-    threads: int | None = request.options["num_ffmpeg_threads"]
-    return request.decoder_threads() if threads is None else threads
+        return _PlanDecoder(request).decode()
 
 
 class _PlanDecoder:
     """Executes the plan of one request. Not thread-safe."""
 
     def __init__(self, request: DecodeRequest) -> None:
-        self.output = HostOutput(request) if request.device == "cpu" else TorchOutput(request, request.device)
-        self.notes: set[Note] = set()
-        self._request = request
-        self._index = request.index
-        self._device = request.device
+        self._output = HostOutput(request) if request.device == "cpu" else TorchOutput(request, request.device)
+        self._request, self._index, self._device = request, request.index, request.device
+        self._notes: set[Note] = set()
         codec, picture, pixels = request.index.codec, request.index.picture, request.info.pixel_format
         pixels = "gray" if picture is not None and picture.monochrome else pixels
-        if codec not in _EXACT_ON_GPU or pixels not in _CONVERTED_EXACTLY_ON_GPU:
-            self._use_cpu(f"frames of {codec} in {pixels} differ on a GPU")
-
-    def _use_cpu(self, reason: str) -> None:
-        if self._device != "cpu":
+        is_exact = codec in _EXACT_ON_GPU and pixels in _CONVERTED_EXACTLY_ON_GPU
+        if self._device != "cpu" and not is_exact:
             self._device = "cpu"
-            self._note_cpu(reason)
+            self._note_cpu(f"frames of {codec} in {pixels} differ on a GPU")
 
     def _note_cpu(self, reason: object) -> None:
         text = f"torchcodec decoded on the CPU and copied to {self._request.device}: {reason}"
-        self.notes.add(Note("cpu-decode", text))
+        self._notes.add(Note("cpu-decode", text))
 
-    def decode(self) -> None:
+    def decode(self) -> Decoded:
         """Decode the plan, on the CPU if the GPU returns no frame."""
         self._decode(self._request.plan.ranges)
-        if self._device != "cpu" and not self.output.kept.any():
-            self._use_cpu("the GPU returned no frame; it may not support this codec or size")
+        if self._device != "cpu" and not self._output.kept.any():
+            self._device = "cpu"
+            self._note_cpu("the GPU returned no frame; it may not support this codec or size")
             self._decode(self._request.plan.ranges)
+        return self._output.decoded(tuple(sorted(self._notes)))
 
     def _decode(self, ranges: tuple[DecodeRange, ...], is_retry: bool = False) -> None:
         """Decode ranges with one decoder; retry the independent ranges in which frames are missing."""
@@ -116,24 +107,23 @@ class _PlanDecoder:
         # calls are right; the others are decoded again in smaller files.
         with suppress(RuntimeError):
             for position, picture in self._pictures(file):
-                self.output.write_tensor(file.targets[position], picture)
+                self._output.write_tensor(file.targets[position], picture)
                 decoded.add(position)
         missing = {target for target in output_rows(ranges) if file.positions[target] not in decoded}
         if missing and not is_retry:
             self._retry(ranges, missing)
         else:
-            lost = missing | file.corrupt
-            self.output.kept[unreliable_rows(self._index, ranges, lost)] = False
+            self._output.kept[unreliable_rows(self._index, ranges, missing | file.corrupt)] = False
 
     def _retry(self, ranges: tuple[DecodeRange, ...], missing: set[int]) -> None:
         def decode_all(range_: DecodeRange) -> bool:
             self._decode((range_,), is_retry=True)
-            return all(self.output.kept[rows[0]] for rows in range_.targets.values())
+            return all(self._output.kept[rows[0]] for rows in range_.targets.values())
 
         for independent in split_at_closed_points(self._index, ranges):
             if missing & independent.targets.keys():
                 for target in find_undecodable_targets(self._index, independent, decode_all):
-                    self.output.kept[list(independent.targets[target])] = False
+                    self._output.kept[list(independent.targets[target])] = False
 
     def _pictures(self, file: RemuxedFile) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield (display position, picture) of the wanted frames, identified by the time that TorchCodec returns."""
@@ -164,7 +154,7 @@ class _PlanDecoder:
             return VideoDecoder(
                 torch.frombuffer(file.data, dtype=torch.uint8),
                 dimension_order="NHWC",
-                num_ffmpeg_threads=_threads(self._request),
+                num_ffmpeg_threads=self._request.decoder_threads(self._request.options["num_ffmpeg_threads"]),
                 device=self._device,
                 custom_frame_mappings=_frame_mappings(file),
             )
@@ -174,10 +164,11 @@ def _frame_mappings(file: RemuxedFile) -> str:
     """Return the frames of a file as ffprobe lists them, with only those as key frames at which it must seek."""
     # TorchCodec would seek at each key frame between two wanted frames, which empties the decoder's threads, although
     # all packets of the file have to be decoded
-    first, *others = file.packet_positions()
-    seek_points = {first, *(file.positions[int(range_.packets[0])] for range_ in file.ranges[1:] if range_.reset)}
+    positions = file.packet_positions()
+    starts = [int(range_.packets[0]) for range_ in file.ranges[1:] if range_.reset]
+    seek_points = {positions[0], *(file.positions[start] for start in starts)}
     frames = [
         {"pts": position * STEP_MILLISECONDS, "duration": STEP_MILLISECONDS, "key_frame": int(position in seek_points)}
-        for position in (first, *others)
+        for position in positions
     ]
     return json.dumps({"frames": frames})

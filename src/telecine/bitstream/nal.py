@@ -73,8 +73,8 @@ def sei_messages(unit: bytes, header_bytes: int) -> Iterator[tuple[int, bytes, b
 
 
 def nal_length_size(codec: str, extradata: bytes) -> int:
-    """Return the size in bytes of the length before each NAL unit of a stream; 0 if it is in Annex B."""
-    offset = _LENGTH_SIZE_OFFSET[codec]
+    """Return the size in bytes of the length before each NAL unit of a stream; 0 if it is in Annex B, or has none."""
+    offset = _LENGTH_SIZE_OFFSET.get(codec, len(extradata))
     # avcC and hvcC begin with configurationVersion 1, a start code with 0
     is_record = len(extradata) > offset and extradata[0] == 1
     return (extradata[offset] & 3) + 1 if is_record else 0
@@ -156,8 +156,8 @@ def has_zeroed_slice(codec: str, packet: bytes | memoryview, length_size: int) -
     Decoders may take such a slice for a valid one. But emulation prevention keeps three zeros in a row out of NAL units
     (7.4.1). Zeros at the end may be padding.
     """
-    data = bytes(packet)
-    if not length_size or data.find(_ZEROS) < 0:
+    data = bytes(packet) if length_size else b""
+    if data.find(_ZEROS) < 0:
         return False  # nearly every packet
     units = split_length_prefixed(data, length_size) or ()
     return any(nal_type(codec, unit) in _SLICE_TYPES[codec] and _ZEROS in unit.rstrip(b"\0") for unit in units)

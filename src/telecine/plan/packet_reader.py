@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from telecine.bitstream.nal import (
-    SPS_TYPE,
-    has_start_codes,
-    nal_length_size,
-    prepend_parameter_sets,
-    replace_start_codes,
-)
+from telecine.bitstream.nal import has_start_codes, nal_length_size, prepend_parameter_sets, replace_start_codes
 from telecine.container.demuxer import Demuxer
 from telecine.container.timestamps import MPEG_CLOCK_TICKS, NO_TIME
 from telecine.errors import SourceError, UnsupportedVideoError
@@ -47,7 +41,7 @@ class PacketReader:
         """
         index = self.index
         palettes = list(index.palettes)
-        length_size = nal_length_size(index.codec, self.demuxer.extradata) if index.codec in SPS_TYPE else 0
+        length_size = nal_length_size(index.codec, self.demuxer.extradata)
         for ordinal, packet in self._read(ordinals):
             # a demuxer gives these only once, not again after a seek
             if ordinal in index.new_extradata and not packet.has_sidedata("new_extradata"):
@@ -110,18 +104,15 @@ class PacketReader:
 
         index, demuxer = self.index, self.demuxer
         time = int(index.dts[target] if index.dts[target] != NO_TIME else index.pts[target])
-        found = None
         if demuxer.can_seek and time != NO_TIME:
             with suppress(av.error.FFmpegError):
                 demuxer.seek(time)
                 packet = next(demuxer.packets(), None)
-                found = None if packet is None else self._find(packet, target)
-        if found is None:
-            demuxer.can_seek = False
-            demuxer.rewind()
-            return
-        # the packet that was read cannot be put back: seek again
-        demuxer.seek(time, found)
+                if packet is not None and (found := self._find(packet, target)) is not None:
+                    demuxer.seek(time, found)  # the packet that was read cannot be put back
+                    return
+        demuxer.can_seek = False
+        demuxer.rewind()
 
     def _is_same(self, ordinal: int, packet: Packet[Any]) -> bool:
         known, pts = int(self.index.pts[ordinal]), NO_TIME if packet.pts is None else packet.pts
@@ -143,13 +134,8 @@ def _with_data(packet: Packet[Any], data: bytes) -> Packet[Any]:
     import av
 
     changed = av.Packet(data)
-    changed.pts, changed.dts, changed.duration, changed.time_base = (
-        packet.pts,
-        packet.dts,
-        packet.duration,
-        packet.time_base,
-    )
-    changed.is_keyframe, changed.is_corrupt = packet.is_keyframe, packet.is_corrupt
+    for attribute in ("pts", "dts", "duration", "time_base", "is_keyframe", "is_corrupt"):
+        setattr(changed, attribute, getattr(packet, attribute))
     for name in ("new_extradata", "palette"):
         if packet.has_sidedata(name):
             changed.set_sidedata(packet.get_sidedata(name))

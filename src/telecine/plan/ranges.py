@@ -81,26 +81,22 @@ def split_at_closed_points(
             if keep_all:
                 found.append(independent)
             elif targets:
-                found.append(_shorten(index, independent))
+                found.append(keep_targets(index, independent, targets))
     return found
 
 
 def keep_targets(index: PacketIndex, range_: DecodeRange, targets: Iterable[int]) -> DecodeRange:
     """Return a range for some of its targets only, without the packets after the last of them."""
     kept = {target: range_.targets[target] for target in targets}
-    return _shorten(index, DecodeRange(range_.packets, range_.required, kept, reset=True))
+    last = last_packets(index, np.array([max(kept)]))[0]
+    stop = int(np.searchsorted(range_.packets, last, side="right"))
+    return DecodeRange(range_.packets[:stop], range_.required[:stop], kept, reset=True)
 
 
 def last_packets(index: PacketIndex, targets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the packet that completes each target: its second field if that is a packet of its own, else itself."""
     following = np.minimum(targets + 1, index.num_packets - 1)
     return targets + (index.second_field[following] & (following > targets))
-
-
-def _shorten(index: PacketIndex, range_: DecodeRange) -> DecodeRange:
-    last = last_packets(index, np.array([max(range_.targets)]))[0]
-    stop = int(np.searchsorted(range_.packets, last, side="right"))
-    return DecodeRange(range_.packets[:stop], range_.required[:stop], range_.targets, range_.reset)
 
 
 def find_undecodable_targets(

@@ -94,7 +94,7 @@ def _threads(request: DecodeRequest) -> int:
     requested: int | None = request.options.get("threads")
     if request.index.codec in SINGLE_THREADED_CODECS or (requested is None and request.cores == 1):
         return 1  # with one core per request, other requests use the time in which frame threads wait
-    return request.decoder_threads(_EXTRA_THREADS) if requested is None else requested
+    return request.decoder_threads(requested, _EXTRA_THREADS)
 
 
 def _decode_plan(

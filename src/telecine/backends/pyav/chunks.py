@@ -160,7 +160,7 @@ class ChunkDecoder:
             if ordinal not in self._targets:
                 continue
             started = time.perf_counter()
-            first, *others = (self._row(row) for row in self._targets[ordinal])
+            first, *others = (chunk.data[at] for chunk, at in map(self._chunk_of, self._targets[ordinal]))
             try:
                 self._convert(picture, first)
             except av.error.FFmpegError:
@@ -170,11 +170,6 @@ class ChunkDecoder:
                 row[:] = first
             self._written.add(ordinal)
             self._convert_seconds += time.perf_counter() - started
-
-    def _row(self, row: int) -> npt.NDArray[np.uint8]:
-        chunk, position = self._chunk_of(row)
-        image: npt.NDArray[np.uint8] = chunk.data[position]
-        return image
 
     def _chunk_of(self, row: int) -> tuple[_Chunk, int]:
         """Return the chunk of an output row, and the row's position in it."""

@@ -8,7 +8,7 @@ from telecine.backends.base import DecodeRequest
 from telecine.backends.pyav.hevc_units import HevcUnitFilter
 from telecine.bitstream.av1 import without_unneeded_obus
 from telecine.bitstream.h264 import FrameNumGapDetector
-from telecine.bitstream.nal import SPS_TYPE, has_zeroed_slice, nal_length_size
+from telecine.bitstream.nal import has_zeroed_slice, nal_length_size
 
 if TYPE_CHECKING:
     from av.packet import Packet
@@ -70,7 +70,7 @@ class DecodePass:
         self._index, self._context = request.index, (context := decoder.restart(threads))
         self._units = decoder.units
         codec, extradata = self._index.codec, bytes(context.extradata or b"")
-        self._length_size = nal_length_size(codec, extradata) if codec in SPS_TYPE else 0
+        self._length_size = nal_length_size(codec, extradata)
         self._numbers = FrameNumGapDetector(extradata) if codec == "h264" else None
         self.seen: set[int] = set()
         """Ordinals of the packets whose picture was returned."""
@@ -86,7 +86,8 @@ class DecodePass:
         # a picture gets the pts of its packet: the ordinal identifies it even if the container's times are wrong
         packet.pts = ordinal
         picture = ordinal - int(self._index.second_field[ordinal])
-        if self._index.corrupt[ordinal] or self._has_zeroed_slice(packet):  # cut off, or a gap in a transport stream
+        has_zeros = has_zeroed_slice(self._index.codec, memoryview(packet), self._length_size)
+        if self._index.corrupt[ordinal] or has_zeros:  # cut off, or a gap in a transport stream
             self.damaged.add(picture)
         if self._numbers is not None:
             if ordinal in self._index.new_extradata:
@@ -106,10 +107,6 @@ class DecodePass:
         except av.error.FFmpegError:
             self.damaged.add(picture)
             return []
-
-    def _has_zeroed_slice(self, packet: Packet[Any]) -> bool:
-        size = self._length_size
-        return bool(size) and has_zeroed_slice(self._index.codec, memoryview(packet), size)
 
     def drain(self) -> list[VideoFrame]:
         """Return the undamaged pictures that the decoder still holds."""

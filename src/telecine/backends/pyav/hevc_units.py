@@ -55,29 +55,24 @@ class HevcUnitFilter:
         self._waiting = units
         self._accept(units)
         self._waiting = [unit for unit in units if unit not in self._valid]
-        self.extradata = extradata if not self._waiting else self._without_waiting(extradata)
+        self.extradata = self._without_waiting(extradata) if self._waiting else extradata
         """Extradata for the decoder, without parameter sets that it would refuse."""
 
     def _without_waiting(self, extradata: bytes) -> bytes:
         if not self._length_size:
             return join_annex_b(self._valid)
-        arrays = b"".join(
-            bytes([_type(unit), 0, 1]) + len(unit).to_bytes(2, "big") + unit for unit in self._valid
-        )  # 8.3.3.1: one array for each
-        return extradata[:_HVCC_HEADER_BYTES] + bytes([len(self._valid)]) + arrays
+        # 8.3.3.1: one array for each
+        arrays = [bytes([_type(unit), 0, 1]) + len(unit).to_bytes(2, "big") + unit for unit in self._valid]
+        return extradata[:_HVCC_HEADER_BYTES] + bytes([len(arrays)]) + b"".join(arrays)
 
     def filter(self, packet: Packet[Any]) -> tuple[Packet[Any], bool]:
         """Return a packet without the units that no picture needs, and True if its picture refers to a broken set."""
         import av
 
         size, raw = self._length_size, memoryview(packet)
-        if (
-            size == 4
-            and len(raw) > 6
-            and int.from_bytes(raw[:4], "big") + 4 == len(raw)
-            and is_picture_type(raw[4] >> 1)
-        ):
-            return packet, bool(self._broken_pps) and self._refers_to_broken(bytes(raw[4:40]))
+        is_single_unit = size == 4 and len(raw) > 6 and int.from_bytes(raw[:4], "big") + 4 == len(raw)
+        if is_single_unit and is_picture_type(raw[4] >> 1):
+            return packet, self._refers_to_broken(bytes(raw[4:40]))
         data = bytes(raw)
         if size and not has_start_codes("hevc", data, size):
             units = split_length_prefixed(data, size)
@@ -124,17 +119,14 @@ class HevcUnitFilter:
                 if _can_open([*self._valid, unit]):
                     self._replace([unit])
                     accepted.append(unit)
-        for unit in set(new) - set(accepted) - set(self._waiting):
-            self._invalid.add(unit)
-            if _type(unit) == _PPS and (number := _number(unit, 16)) is not None:
-                self._broken_pps.add(number)
+        refused = set(new) - set(accepted) - set(self._waiting)
+        self._invalid |= refused
+        self._broken_pps |= _pps_numbers(refused)
         return accepted
 
     def _replace(self, units: list[bytes]) -> None:
         self._valid += units
-        self._broken_pps -= {
-            number for unit in units if _type(unit) == _PPS and (number := _number(unit, 16)) is not None
-        }
+        self._broken_pps -= _pps_numbers(units)
 
     def _refers_to_broken(self, head: bytes) -> bool:
         """Return True if a slice refers to a broken picture parameter set (7.3.6.1)."""
@@ -144,6 +136,10 @@ class HevcUnitFilter:
 
 def _type(unit: bytes) -> int:
     return unit[0] >> 1 & 63
+
+
+def _pps_numbers(units: Iterable[bytes]) -> set[int]:
+    return {number for unit in units if _type(unit) == _PPS and (number := _number(unit, 16)) is not None}
 
 
 def _number(unit: bytes, start: int) -> int | None:
