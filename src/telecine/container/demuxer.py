@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from telecine.bitstream import PICTURE_FORMAT_CODECS
 from telecine.container.avio import SourceFile
 from telecine.container.display_matrix import has_moov_box
+from telecine.container.mp4_tables import check_tables
 from telecine.container.transport_stream import ends_inside_payload
 from telecine.deadline import Deadline
 from telecine.errors import NoVideoError, SourceError
@@ -72,6 +73,7 @@ class Demuxer:
     Raises:
         SourceError: the bytes are not a media file of an allowed format.
         NoVideoError: there is no video stream, or FFmpeg has no decoder for it.
+        LimitError: the tables in the header would take too much memory.
     """
 
     container: InputContainer
@@ -86,6 +88,9 @@ class Demuxer:
         self._deadline = deadline
         self.can_seek = True
         """False after a seek has led to an unknown packet; the file is then read from its start instead."""
+        if not source.are_tables_checked:
+            check_tables(source.data, source.name, deadline)
+            source.are_tables_checked = True
         self._open()
 
     @property

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import struct
-import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from itertools import islice, takewhile
 from typing import TypeVar
+
+from telecine.container.mp4_tables import Payload, decompress_movie, read_boxes
 
 __all__ = ["Orientation", "has_moov_box", "iso_orientation", "matroska_orientation"]
 
@@ -20,8 +21,6 @@ Orientation = tuple[int, bool]
 """Quarter turns clockwise, and True if the picture is mirrored left to right afterwards."""
 
 _Matrix = tuple[float, float, float, float]
-_Payload = tuple[int, int]
-"""Start and stop of the payload of a box or element."""
 _Kind = TypeVar("_Kind", bytes, int)
 _UPRIGHT: Orientation = (0, False)
 _TURNS = [(1, 0, 0, 1), (0, 1, -1, 0), (-1, 0, 0, -1), (0, -1, 1, 0)]
@@ -33,10 +32,6 @@ _ORIENTATIONS: dict[tuple[int, int, int, int], Orientation] = {
 
 _MAX_CHILDREN = 100_000
 """Boxes or elements that are read on one level. No valid header has so many, and millions of empty ones take time."""
-
-
-_MAX_MOVIE_BYTES = 16 << 20
-"""Bytes of a compressed movie box that are read: the headers of its tracks come before most of its tables."""
 
 
 def has_moov_box(data: memoryview) -> bool:
@@ -66,36 +61,20 @@ def iso_orientation(data: memoryview, track_id: int) -> Orientation:
     return _UPRIGHT
 
 
-def _decompressed(data: memoryview, movie: _Payload) -> memoryview | None:
+def _decompressed(data: memoryview, movie: Payload) -> memoryview | None:
     """Return the beginning of a compressed movie box (QuickTime ``cmov``); None if it is not compressed."""
-    for compressed in _of_kind(b"cmov", _boxes(data, *movie)):
-        for start, stop in _of_kind(b"cmvd", _boxes(data, *compressed)):
-            with suppress(zlib.error):
-                return memoryview(zlib.decompressobj().decompress(data[start + 4 : stop], _MAX_MOVIE_BYTES))
-    return None
+    found = (decompress_movie(data, *box) for box in _of_kind(b"cmov", _boxes(data, *movie)))
+    return next((movie_data for movie_data in found if movie_data is not None), None)
 
 
-def _of_kind(kind: _Kind, children: Iterable[tuple[_Kind, _Payload]]) -> Iterator[_Payload]:
+def _of_kind(kind: _Kind, children: Iterable[tuple[_Kind, Payload]]) -> Iterator[Payload]:
     """Yield the payload of each box or element of one kind."""
     return (payload for each, payload in children if each == kind)
 
 
-def _boxes(data: memoryview, start: int, stop: int) -> Iterator[tuple[bytes, _Payload]]:
+def _boxes(data: memoryview, start: int, stop: int) -> Iterator[tuple[bytes, Payload]]:
     """Yield type and payload (start, stop) of each box, up to the first invalid one."""
-    for _ in range(_MAX_CHILDREN):
-        if start + 8 > stop:
-            return
-        size, kind = struct.unpack_from(">I4s", data, start)
-        header = 8
-        if size == 1 and start + 16 <= stop:
-            (size,) = struct.unpack_from(">Q", data, start + 8)
-            header = 16
-        elif size == 0:
-            size = stop - start
-        if size < header or start + size > stop:
-            return
-        yield kind, (start + header, start + size)
-        start += size
+    return takewhile(lambda box: box[1][1] <= stop, islice(read_boxes(data, start, stop), _MAX_CHILDREN))
 
 
 def _matrix(data: memoryview, start: int, stop: int, fields_before: int) -> tuple[int, _Matrix]:
@@ -149,7 +128,7 @@ def matroska_orientation(data: memoryview, position: int) -> Orientation:
     return _UPRIGHT
 
 
-def _projection(data: memoryview, video: _Payload) -> Orientation:
+def _projection(data: memoryview, video: Payload) -> Orientation:
     for projection in _of_kind(_PROJECTION, _elements(data, *video)):
         pose = dict(_elements(data, *projection))
         if _TYPE in pose and _unsigned(data, pose[_TYPE]) != 0:
@@ -165,7 +144,7 @@ def _projection(data: memoryview, video: _Payload) -> Orientation:
     return _UPRIGHT
 
 
-def _elements(data: memoryview, start: int, stop: int) -> Iterator[tuple[int, _Payload]]:
+def _elements(data: memoryview, start: int, stop: int) -> Iterator[tuple[int, Payload]]:
     """Yield ID and payload (start, stop) of each EBML element (RFC 8794), up to the first invalid one."""
     for _ in range(_MAX_CHILDREN):
         if start >= stop:
@@ -194,12 +173,12 @@ def _vint(data: memoryview, at: int, stop: int, keep_marker: bool) -> tuple[int,
     return value, at + length
 
 
-def _unsigned(data: memoryview, payload: _Payload) -> int:
+def _unsigned(data: memoryview, payload: Payload) -> int:
     start, stop = payload
     return int.from_bytes(data[start : min(stop, start + 8)], "big")
 
 
-def _float(data: memoryview, payload: _Payload) -> float:
+def _float(data: memoryview, payload: Payload) -> float:
     raw = bytes(data[slice(*payload)])
     number = float(struct.unpack(">f" if len(raw) == 4 else ">d", raw)[0]) if len(raw) in (4, 8) else 0.0
     return number if math.isfinite(number) else 0.0

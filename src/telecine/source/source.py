@@ -89,6 +89,8 @@ class Source:
         """Short name for messages, without credentials, query or content."""
         self.size = data.nbytes
         """Size in bytes."""
+        self.are_tables_checked = False
+        """True once the memory that the tables of the container take is known to be small."""
         self._data: memoryview | None = data
         self._mapping = mapping
 
