@@ -11,7 +11,7 @@ import telecine
 from support.clips import CLIPS
 from support.ffmpeg_cli import ffmpeg
 from telecine.backends.registry import get_backend
-from telecine.container.transport_stream import ends_inside_payload
+from telecine.container.demuxer import ends_inside_payload
 
 _PID = 0x100
 _PACKET = 188

@@ -186,19 +186,6 @@ def replace_start_codes(packet: bytes | memoryview, length_size: int) -> bytes:
     return join_length_prefixed(filter(None, split_annex_b(packet)), length_size)
 
 
-def _read_units(data: bytes, at: int, length_size: int, count: int) -> tuple[list[bytes], int]:
-    """Return up to ``count`` NAL units from ``at`` on, and where they end: after the data if the last is cut off."""
-    units: list[bytes] = []
-    for _ in range(count):
-        if at >= len(data):
-            break
-        start = at + length_size
-        at = start + int.from_bytes(data[at:start], "big")
-        if start < at <= len(data):
-            units.append(data[start:at])
-    return units, at
-
-
 def join_annex_b(units: Iterable[bytes]) -> bytes:
     """Return NAL units joined with a start code before each."""
     return b"".join(START_CODE + unit for unit in units)
@@ -228,8 +215,14 @@ def extradata_units(codec: str, extradata: bytes) -> list[bytes]:
     for i in range(arrays):
         start = at + (1 if is_avc else 3)
         count = int.from_bytes(extradata[at if is_avc else at + 1 : start], "big")
-        found, at = _read_units(extradata, start, 2, count & 31 if is_avc and i == 0 else count)
-        units += found
+        at = start
+        for _ in range(count & 31 if is_avc and i == 0 else count):
+            if at >= len(extradata):
+                break
+            start = at + 2
+            at = start + int.from_bytes(extradata[at:start], "big")
+            if start < at <= len(extradata):
+                units.append(extradata[start:at])
     return units
 
 

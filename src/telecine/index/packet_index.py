@@ -150,19 +150,17 @@ def read_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIn
 
 
 def _build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits: Limits) -> PacketIndex:
-    duration, access = np.array(scan.duration), times.random_access
+    duration, access = np.array(scan.duration), times.random_access.copy()
     key = np.frombuffer(bytes(scan.key), np.bool_)
     time_base = demuxer.stream.time_base or Fraction(1, 90_000)
     exact_random_access = bool(access.any())
     if not exact_random_access:
         # start where the container says, and let the decoder mark damaged frames
-        access = access.copy()
-        access[int(np.argmax(key)) if key.any() else 0] = int(RandomAccess.OPEN)
-        times.set_random_access(access)
+        access[np.argmax(key)] = int(RandomAccess.OPEN)  # the first packet if there is no key frame
     elif key[0] and not access[0] and not demuxer.format.startswith("mpeg"):
         # a destroyed key frame: the pictures that need it are lost, but they count
-        access = access.copy()
         access[0] = int(RandomAccess.OPEN)
+    if not np.array_equal(access, times.random_access):
         times.set_random_access(access)
     step = _nominal_step(demuxer, duration, time_base)
     ticks, leading, are_synthetic = display_times(times, step)

@@ -124,20 +124,17 @@ def make_video_info(source: Source, demuxer: Demuxer, index: PacketIndex, limits
         stream_index=demuxer.stream.index,
         container=demuxer.format,
     )
-    return replace(info, notes=(*index.notes, *_size_note(context, stored), *_unchanged_notes(info)))
+    return replace(info, notes=(*index.notes, *_notes(context, stored, info)))
 
 
-def _size_note(context: Any, stored: PictureFormat) -> Iterator[Note]:
+def _notes(context: Any, stored: PictureFormat, info: VideoInfo) -> Iterator[Note]:
+    """Yield notes about a wrong size in the container, and about what frames are not converted for."""
     announced = context.width, context.height
     if all(announced) and announced != (stored.width, stored.height):
         size = f"{stored.width}x{stored.height}"
         yield Note(
             "size-from-bitstream", f"the container announces {announced[0]}x{announced[1]}, the bitstream has {size}"
         )
-
-
-def _unchanged_notes(info: VideoInfo) -> Iterator[Note]:
-    """Yield notes about what frames are not converted for."""
     if info.color_trc in HDR_TRANSFERS:
         yield Note("hdr", f"the transfer is {HDR_TRANSFERS[info.color_trc]}; frames are not tone-mapped")
     if info.bit_depth > 8:
