@@ -112,9 +112,11 @@ def test_decoding_from_a_random_access_point_gives_the_same_pictures(clip: Clip)
     for at in spread(list(range(1, len(points))), 3):
         own = decode(clip, list(range(points[at], index.num_packets)))
         end = points[at + 1] if at + 1 < len(points) else index.num_packets
-        behind = [i for i in range(points[at], index.num_packets) if i in whole and not (index.leading[i] and i < end)]
+        # FFmpeg fills a corrupt picture with whatever it decoded before
+        sound = [i for i in range(points[at], index.num_packets) if i in whole and not index.corrupt[i]]
+        behind = [i for i in sound if not (index.leading[i] and i < end)]
         assert {i: own.get(i) for i in behind} == {i: whole[i] for i in behind}
-        orphans = [i for i in range(points[at], end) if i in whole and index.leading[i]]
+        orphans = [i for i in sound if i < end and index.leading[i]]
         earlier = decode(clip, list(range(points[at - 1], end)))
         assert {i: earlier.get(i) for i in orphans} == {i: whole[i] for i in orphans}
 

@@ -69,14 +69,15 @@ class HevcScanner(NalScanner):
                 return self._single_slice_info(kind, (packet[5] & 7) - 1)
         head: bytes | None = None
         ends_sequence = is_damaged = False
-        num_units = 0
+        num_units, has_lengths = 0, self._nal_units.length_size > 0
         in_band: list[tuple[ParameterSetKey | None, bytes]] = []
         for num_units, nal in enumerate(self._nal_units.split(packet), 1):  # noqa: B007
             if len(nal) < 2 or nal[0] > 127 or not nal[1] & 7:  # forbidden_zero_bit, nuh_temporal_id_plus1
                 is_damaged = True
                 continue
             kind = (nal[0] >> 1) & 63
-            is_damaged |= not is_picture_type(kind) and not _VPS <= kind <= _SUFFIX_SEI  # reserved
+            # a destroyed slice may look like a reserved unit; a byte stream may end with a packet of such units alone
+            is_damaged |= has_lengths and not is_picture_type(kind) and not _VPS <= kind <= _SUFFIX_SEI
             # a decoder of the base layer does not show pictures of higher layers (multiview, scalable)
             if is_picture_type(kind) and not nal[0] & 1 and not nal[1] >> 3:
                 head = head or nal
