@@ -11,7 +11,7 @@ from telecine.bitstream import Scanner
 
 __all__ = [
     "MAX_NAL_UNITS", "PARAMETER_SET_TYPES", "SPS_TYPE", "START_CODE", "NalScanner", "NalSplitter", "ParameterSetKey",
-    "extradata_units", "has_start_codes", "has_zeroed_slice", "join_annex_b", "join_length_prefixed",
+    "escape", "extradata_units", "has_start_codes", "has_zeroed_slice", "join_annex_b", "join_length_prefixed",
     "nal_length_size", "nal_type", "prepend_parameter_sets", "replace_nal_units", "replace_start_codes",
     "sei_messages", "split_annex_b", "split_length_prefixed", "unescape", "unwrap_poc",
 ]  # fmt: skip
@@ -52,6 +52,18 @@ _PARAMETER_SET_FIRST_BYTES = {
 def unescape(unit: bytes) -> bytes:
     """Remove the emulation prevention bytes of a NAL unit (H.264 and HEVC, 7.3.1)."""
     return unit.replace(b"\0\0\3", b"\0\0") if b"\0\0\3" in unit else unit
+
+
+def escape(unit: bytes) -> bytes:
+    """Insert emulation prevention bytes into a NAL unit (H.264 and HEVC, 7.3.1)."""
+    out, zeros = bytearray(), 0
+    for byte in unit:
+        if zeros >= 2 and byte <= 3:
+            out.append(3)
+            zeros = 0
+        out.append(byte)
+        zeros = zeros + 1 if byte == 0 else 0
+    return bytes(out)
 
 
 def sei_messages(unit: bytes, header_bytes: int) -> Iterator[tuple[int, bytes, bytes]]:
@@ -97,12 +109,16 @@ class NalSplitter:
         self._codec, self._whole = codec, _PARAMETER_SET_FIRST_BYTES[codec]
 
     def split(self, packet: bytes | memoryview) -> Iterator[bytes]:
-        """Yield parameter sets whole and 256 bytes of other units at most; a wrong length ends in an empty unit."""
+        """Yield parameter sets whole and 256 bytes of other units at most.
+
+        A wrong length ends in an empty unit. A packet without a start code where there must be one is an empty unit.
+        """
         if self.length_size and has_start_codes(self._codec, packet, self.length_size):
             self.has_start_codes = True
         elif self.length_size:
             return islice(self._length_prefixed(packet), MAX_NAL_UNITS)
-        return islice(split_annex_b(packet, self._whole), MAX_NAL_UNITS)
+        data = bytes(packet)
+        return islice(split_annex_b(data, self._whole) if b"\0\0\1" in data else [b""], MAX_NAL_UNITS)
 
     def _length_prefixed(self, packet: bytes | memoryview) -> Iterator[bytes]:
         size, at, end = self.length_size, 0, len(packet)

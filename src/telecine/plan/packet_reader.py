@@ -20,7 +20,7 @@ from telecine.index.packet_index import PacketIndex
 if TYPE_CHECKING:
     from av.packet import Packet
 
-__all__ = ["PacketReader"]
+__all__ = ["PacketReader", "with_data"]
 
 _MAX_PACKETS_READ_OVER = 256
 """Up to this many unwanted packets are read and dropped; further ones are skipped by a seek."""
@@ -50,7 +50,7 @@ class PacketReader:
             if palette and not packet.has_sidedata("palette"):
                 packet.set_sidedata(index.palettes[palettes[palette - 1]])
             if length_size and has_start_codes(index.codec, memoryview(packet), length_size):
-                packet = _with_data(packet, replace_start_codes(memoryview(packet), length_size))
+                packet = with_data(packet, replace_start_codes(memoryview(packet), length_size))
             yield ordinal, packet
 
     def read_in_band(self, ordinals: npt.NDArray[np.int64]) -> Iterator[tuple[int, Packet[Any]]]:
@@ -66,7 +66,7 @@ class PacketReader:
                         f"{self.demuxer.name}: its container changes the parameter sets in mid-stream, in a way that "
                         "cannot be written into the packets; use backend='pyav'"
                     )
-                packet = av.Packet(data)
+                packet = av.Packet(data)  # without the side data
             yield ordinal, packet
 
     def _read(self, ordinals: npt.NDArray[np.int64]) -> Iterator[tuple[int, Packet[Any]]]:
@@ -129,7 +129,7 @@ class PacketReader:
         return int(found[0]) if len(found) == 1 else None
 
 
-def _with_data(packet: Packet[Any], data: bytes) -> Packet[Any]:
+def with_data(packet: Packet[Any], data: bytes) -> Packet[Any]:
     """Return a packet with other data, and the times, flags and side data of one."""
     import av
 

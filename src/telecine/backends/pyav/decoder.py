@@ -9,6 +9,7 @@ from telecine.backends.pyav.hevc_units import HevcUnitFilter
 from telecine.bitstream.av1 import without_unneeded_obus
 from telecine.bitstream.h264 import FrameNumGapDetector
 from telecine.bitstream.nal import has_zeroed_slice, nal_length_size
+from telecine.plan.packet_reader import with_data
 
 if TYPE_CHECKING:
     from av.packet import Packet
@@ -100,8 +101,7 @@ class DecodePass:
                 self.damaged.add(picture)
         elif self._index.codec == "av1" and (needed := without_unneeded_obus(memoryview(packet))):
             # decoders refuse a picture that comes with broken metadata
-            packet = av.Packet(needed)
-            packet.pts = ordinal
+            packet = with_data(packet, needed)
         try:
             return self._record(self._context.decode(packet))
         except av.error.FFmpegError:

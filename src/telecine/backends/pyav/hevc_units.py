@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.hevc import is_picture_type
 from telecine.bitstream.nal import (
+    escape,
     extradata_units,
     has_start_codes,
     join_annex_b,
@@ -24,6 +25,7 @@ from telecine.bitstream.nal import (
     split_length_prefixed,
     unescape,
 )
+from telecine.plan.packet_reader import with_data
 
 if TYPE_CHECKING:
     from av.packet import Packet
@@ -51,14 +53,16 @@ class HevcUnitFilter:
         self._invalid: set[bytes] = set()
         self._broken_pps: set[int] = set()
         """Identifiers of broken picture parameter sets: the decoder has an earlier one, or none."""
-        units = [unit for unit in extradata_units("hevc", extradata) if unit and _type(unit) in _PARAMETER_SETS]
+        announced = [unit for unit in extradata_units("hevc", extradata) if unit and _type(unit) in _PARAMETER_SETS]
+        units = [unit for unit in announced if _is_parameter_set(unit)]
         self._waiting = units
         self._accept(units)
         self._waiting = [unit for unit in units if unit not in self._valid]
-        self.extradata = self._without_waiting(extradata) if self._waiting else extradata
+        is_clean = len(self._valid) == len(announced)
+        self.extradata = extradata if is_clean else self._with_valid_sets(extradata)
         """Extradata for the decoder, without parameter sets that it would refuse."""
 
-    def _without_waiting(self, extradata: bytes) -> bytes:
+    def _with_valid_sets(self, extradata: bytes) -> bytes:
         if not self._length_size:
             return join_annex_b(self._valid)
         # 8.3.3.1: one array for each
@@ -67,8 +71,6 @@ class HevcUnitFilter:
 
     def filter(self, packet: Packet[Any]) -> tuple[Packet[Any], bool]:
         """Return a packet without the units that no picture needs, and True if its picture refers to a broken set."""
-        import av
-
         size, raw = self._length_size, memoryview(packet)
         is_single_unit = size == 4 and len(raw) > 6 and int.from_bytes(raw[:4], "big") + 4 == len(raw)
         if is_single_unit and is_picture_type(raw[4] >> 1):
@@ -84,12 +86,10 @@ class HevcUnitFilter:
         is_broken = any(is_picture_type(unit[0] >> 1) and self._refers_to_broken(unit[:40]) for unit in units)
         if kept == units:
             return packet, is_broken
-        changed = av.Packet(join_length_prefixed(kept, size) if size else join_annex_b(kept))
-        changed.pts, changed.dts, changed.is_keyframe = packet.pts, packet.dts, packet.is_keyframe
-        return changed, is_broken
+        return with_data(packet, join_length_prefixed(kept, size) if size else join_annex_b(kept)), is_broken
 
     def _filtered(self, units: list[bytes]) -> Iterable[bytes]:
-        new = [u for u in units if len(u) > 1 and _type(u) in _PARAMETER_SETS and u not in self._valid]
+        new = [unit for unit in units if _is_parameter_set(unit) and unit not in self._valid]
         accepted = self._accept([*new, *self._waiting]) if new else []
         added = [unit for unit in accepted if unit in self._waiting]
         self._waiting = [unit for unit in self._waiting if unit not in added]
@@ -138,6 +138,11 @@ def _type(unit: bytes) -> int:
     return unit[0] >> 1 & 63
 
 
+def _is_parameter_set(unit: bytes) -> bool:
+    """Return True for a parameter set with content; FFmpeg reads memory behind one that is only a header."""
+    return len(unit) > 2 and _type(unit) in _PARAMETER_SETS
+
+
 def _pps_numbers(units: Iterable[bytes]) -> set[int]:
     return {number for unit in units if _type(unit) == _PPS and (number := _number(unit, 16)) is not None}
 
@@ -151,19 +156,7 @@ def _number(unit: bytes, start: int) -> int | None:
 def _kept_messages(unit: bytes, kinds: tuple[int, ...]) -> bytes:
     """Return a SEI unit with only the whole messages of these types; empty if there are none."""
     kept = [message for kind, _, message in sei_messages(unit, 2) if kind in kinds]
-    return unit[:2] + _escape(b"".join(kept) + b"\x80") if kept else b""
-
-
-def _escape(payload: bytes) -> bytes:
-    """Insert emulation prevention bytes (7.3.1.1)."""
-    out, zeros = bytearray(), 0
-    for byte in payload:
-        if zeros >= 2 and byte <= 3:
-            out.append(3)
-            zeros = 0
-        out.append(byte)
-        zeros = zeros + 1 if byte == 0 else 0
-    return bytes(out)
+    return unit[:2] + escape(b"".join(kept) + b"\x80") if kept else b""
 
 
 def _can_open(units: list[bytes]) -> bool:
