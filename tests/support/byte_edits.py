@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Iterator
 
 import av
 import numpy as np
@@ -58,22 +59,33 @@ def noise_in_packet(data: bytes, index: int, part: float = 0.5, spared: int = 0)
     return data[: position + kept] + noise + data[position + end :]
 
 
+def _pes_headers(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield for each picture of a transport stream the offsets of its first transport packet and of its PES header."""
+    for start in range(0, len(data), _TS_PACKET):
+        pes = data.find(b"\x00\x00\x01\xe0", start, start + _TS_PACKET)
+        if data[start + 1] & 0x40 and pes >= 0:
+            yield start, pes
+
+
+def cut_behind_picture(data: bytes, pictures: int) -> bytes:
+    """Return an MPEG transport stream that ends inside the first transport packet of the next picture.
+
+    The encoder's output differs between processors, so a fraction of the file may end inside any picture.
+    """
+    return data[: [start for start, _ in _pes_headers(data)][pictures] + _TS_PACKET // 2]
+
+
 def drop_timestamps(data: bytes, every: int) -> bytes:
     """Remove the times of all but every ``every``-th picture of an MPEG transport stream.
 
     The PES header keeps its length: the time fields become stuffing, which the standard allows.
     """
     edited = bytearray(data)
-    seen = 0
-    for start in range(0, len(data), _TS_PACKET):
-        pes = data.find(b"\x00\x00\x01\xe0", start, start + _TS_PACKET)
-        if not data[start + 1] & 0x40 or pes < 0:
-            continue
-        if seen % every:
+    for number, (_, pes) in enumerate(_pes_headers(data)):
+        if number % every:
             edited[pes + 7] &= 0x3F  # PTS_DTS_flags: neither
             fields = slice(pes + 9, pes + 9 + data[pes + 8])
             edited[fields] = b"\xff" * (fields.stop - fields.start)
-        seen += 1
     return bytes(edited)
 
 

@@ -310,7 +310,7 @@ declare(
 declare(
     "truncated.ts",
     "hostile truncated no_count",
-    edit(byte_edits.cut, "h264.ts", fraction=0.6),
+    edit(byte_edits.cut_behind_picture, "h264.ts", pictures=34),
     num_frames=34,
     numbers=(*range(32), 33, 36),
     uneven=(*(k / 30 for k in range(32)), 1.1, 1.2),
