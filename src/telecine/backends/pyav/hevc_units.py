@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.hevc import is_picture_type
 from telecine.bitstream.nal import (
+    MAX_NAL_UNITS,
     escape,
     extradata_units,
     has_start_codes,
@@ -79,9 +81,9 @@ class HevcUnitFilter:
         if size and not has_start_codes("hevc", data, size):
             units = split_length_prefixed(data, size)
         else:
-            units = [unit for unit in split_annex_b(data) if unit]
-        if not units:
-            return packet, False  # the decoder reports what is wrong
+            units = list(islice(filter(None, split_annex_b(data)), MAX_NAL_UNITS + 1))
+        if not units or len(units) > MAX_NAL_UNITS:
+            return packet, bool(units)  # the decoder reports what is wrong with one that has none
         kept = list(self._filtered(units))
         is_broken = any(is_picture_type(unit[0] >> 1) and self._refers_to_broken(unit[:40]) for unit in units)
         if kept == units:
