@@ -673,6 +673,7 @@ def test_two_thousand_opened_videos_leave_nothing_behind() -> None:
     assert (descriptors, threads) == (0, 0)
 
 
+@pytest.mark.timing
 def test_sixteen_requests_at_the_same_time_get_their_own_frames() -> None:
     """They have several codecs, and decoder threads of their own."""
     names = ["hevc.mp4", "h264_pyramid.mp4", "vp9_altref.webm", "av1_svt.mp4"] * 4

@@ -81,6 +81,7 @@ def test_the_report_has_the_packets_fed_and_the_time_of_each_stage() -> None:
     assert report.seconds["convert"] <= report.seconds["decode"]
 
 
+@pytest.mark.timing
 def test_a_stage_inside_another_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 

@@ -434,12 +434,14 @@ def late_by(verb: Any, source: Any, timeout: float, **options: Any) -> float:
     return time.perf_counter() - started - timeout
 
 
+@pytest.mark.timing
 def test_the_timeout_holds_for_a_slow_source() -> None:
     """It is looked at between two reads."""
     for verb in (telecine.load, telecine.probe):
         assert late_by(verb, Slow(CLIPS["base.mp4"].bytes(), 0.05), 0.2) < 1
 
 
+@pytest.mark.timing
 def test_the_timeout_holds_in_the_middle_of_a_decode(tmp_path: Path) -> None:
     """The last frame of a long decode range is requested, and no packet of it can be skipped."""
     path = tmp_path / "long.mp4"
@@ -450,6 +452,7 @@ def test_the_timeout_holds_in_the_middle_of_a_decode(tmp_path: Path) -> None:
     assert frames.indices.tolist() == [59] and frames.report.seconds["decode"] > 0.4
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     ("payload", "fourcc"),
     [(b"\0\0\1", b"H264"), (b"\0\0\1\x09", b"HEVC"), (b"\x12\0", b"AV01"), (b"\0\0\1\xb6", b"XVID")],
@@ -463,12 +466,14 @@ def test_a_flood_of_tiny_units_ends_at_the_timeout(payload: bytes, fourcc: bytes
     assert time.perf_counter() - started < 3
 
 
+@pytest.mark.timing
 def test_a_flood_of_tiny_packets_ends_at_the_timeout() -> None:
     """Also while packets are scanned a second time, from memory."""
     data = avi([b"\0\0\1\x61\x88\x99\xaa\xbb"] * 200_000, b"H264")
     assert late_by(telecine.probe, data, 0.3) < 1
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("unit", [b"\xec\x80", b"\xbf\x80"])
 def test_a_flood_of_empty_elements_in_front_of_the_header_ends_at_the_timeout(jpeg: bytes, unit: bytes) -> None:
     """Void and checksum elements of two bytes each, between which the display matrix is looked for."""
@@ -481,6 +486,7 @@ def test_a_flood_of_empty_elements_in_front_of_the_header_ends_at_the_timeout(jp
     assert time.perf_counter() - started < 2.5
 
 
+@pytest.mark.timing
 def test_a_flood_of_empty_boxes_ends_at_the_timeout() -> None:
     """Boxes of eight bytes in front of everything."""
     data = struct.pack(">I4s", 8, b"free") * 1_000_000 + CLIPS["base.mp4"].bytes()

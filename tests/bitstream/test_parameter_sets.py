@@ -276,6 +276,7 @@ def huge_field_lengths(codec: str) -> Iterator[bytes]:
         yield nal_unit(b"\x42\x01", sps.pad(1).bytes() + b"\x80")
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("codec", ["h264", "hevc"])
 def test_parameter_sets_with_huge_field_lengths_cost_neither_time_nor_memory(codec: str) -> None:
     sections = h264() if codec == "h264" else hevc()

@@ -20,7 +20,7 @@ from telecine.metrics import METRICS
 
 __all__ = ["fakes", "gate", "path", "pool"]
 
-pytestmark = [pytest.mark.usefixtures("fakes"), pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("fakes"), pytest.mark.timeout(60)]
 
 
 class SlowFile(io.RawIOBase):

@@ -25,7 +25,7 @@ from telecine.errors import TelecineError
 
 __all__ = ["fakes", "gate", "path", "pool"]
 
-pytestmark = [pytest.mark.usefixtures("fakes"), pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("fakes"), pytest.mark.timeout(60)]
 
 
 class Killed(BaseException):

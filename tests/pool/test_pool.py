@@ -24,7 +24,7 @@ from telecine.request import Request
 
 __all__ = ["fakes", "gate", "path", "pool"]
 
-pytestmark = [pytest.mark.usefixtures("fakes"), pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.timing, pytest.mark.usefixtures("fakes"), pytest.mark.timeout(60)]
 
 
 # results and errors

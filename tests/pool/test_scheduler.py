@@ -8,6 +8,8 @@ import pytest
 
 from telecine.pool.scheduler import Scheduler, Task
 
+pytestmark = pytest.mark.timing
+
 
 class Clock:
     def __init__(self):

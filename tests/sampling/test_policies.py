@@ -195,6 +195,7 @@ def test_policy_refusal_names_the_option(policy: str, options: dict[str, Any], m
     assert message in str(caught.value)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("fps", [None, 1e9, 1e-9])
 def test_policy_is_fast_for_two_hours_at_any_rate(policy: str, fps: float | None) -> None:

@@ -519,6 +519,7 @@ class TestChecks:
             select(Sampling(), Timeline(np.empty(0, np.int64), MILLISECOND, 0, np.empty(0, np.bool_)))
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     "options",
     [

@@ -527,6 +527,7 @@ def test_every_httpcore_exception_is_converted() -> None:
 SMALL = Limits(allow_private_hosts=True, max_fetch_bytes=10_000)
 
 
+@pytest.mark.timing
 def test_too_large_content_length_is_refused_before_the_body(server: Server) -> None:
     server.routes["/clip.mp4"] = raw(b"HTTP/1.1 200 OK\r\nContent-Length: 10001\r\n\r\n", every=5)
     begun = time.monotonic()
@@ -568,6 +569,7 @@ def test_endless_protocol_data_without_a_body_is_refused(pieces: tuple[bytes, ..
         get(server.url("/clip.mp4"), SMALL, Deadline())
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     "head",
     [b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n", b"HTTP/1.1 200 OK\r\nX-Slow: "],
@@ -581,6 +583,7 @@ def test_slow_server_is_stopped_by_the_deadline_although_each_read_is_in_time(he
     assert 0.4 <= time.monotonic() - begun < 2
 
 
+@pytest.mark.timing
 def test_silent_server_is_stopped_by_the_deadline_before_the_read_timeout(server: Server) -> None:
     server.routes["/clip.mp4"] = raw(b"", every=3)
     begun = time.monotonic()
@@ -589,6 +592,7 @@ def test_silent_server_is_stopped_by_the_deadline_before_the_read_timeout(server
     assert time.monotonic() - begun < 2
 
 
+@pytest.mark.timing
 def test_silent_server_is_stopped_by_the_read_timeout(server: Server) -> None:
     server.routes["/clip.mp4"] = raw(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nabc", every=2)
     begun = time.monotonic()
@@ -614,6 +618,7 @@ def test_unanswered_connection_is_stopped_by_the_connect_timeout(
     assert waits == pytest.approx([0.2, 0.2], abs=0.1)
 
 
+@pytest.mark.timing
 def test_a_cancelled_request_ends_while_it_waits_for_the_server(server: Server) -> None:
     server.routes["/clip.mp4"] = raw(b"", every=3)
     deadline = Deadline(30)
@@ -685,6 +690,7 @@ def test_a_redirect_from_http_to_https_is_followed(tls_server: Server, server: S
     assert get("http://plain.example/clip.mp4", Limits()) == VIDEO
 
 
+@pytest.mark.timing
 def test_a_tls_handshake_without_an_answer_ends_by_the_deadline_and_leaves_no_connection_open() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         begun = time.monotonic()
@@ -756,6 +762,7 @@ def test_a_host_that_is_no_international_name_is_an_invalid_url(host: str) -> No
         open_source(f"http://{host}/video.mp4", Limits(), Deadline(5))
 
 
+@pytest.mark.timing
 def test_a_host_with_thousands_of_addresses_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
 

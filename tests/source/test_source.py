@@ -742,6 +742,7 @@ def test_a_data_url_of_exactly_the_limit_is_accepted() -> None:
                 opened(url, Limits(max_fetch_bytes=size - 1))
 
 
+@pytest.mark.timing
 def test_a_long_data_url_is_decoded_fast() -> None:
     url = data_url(bytes(64 << 20))
     begun = time.perf_counter()
@@ -851,6 +852,7 @@ def test_an_endless_stream_ends_at_the_limit_and_is_not_read_past_it() -> None:
     assert stream.given == 6_000_001
 
 
+@pytest.mark.timing
 def test_a_slow_stream_ends_by_the_deadline() -> None:
     class Slow:
         def read(self, size: int) -> bytes:

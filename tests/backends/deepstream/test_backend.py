@@ -207,6 +207,7 @@ def test_mp4_with_its_index_at_the_end_is_decoded(start: Start) -> None:
     assert all(call["data"].startswith(b"\x1a\x45\xdf\xa3") for call in library.calls)
 
 
+@pytest.mark.timing
 def test_a_dead_worker_fails_one_request_and_is_replaced(start: Start) -> None:
     """The library itself waits forever."""
     library = start(dead=1)
@@ -220,6 +221,7 @@ def test_a_dead_worker_fails_one_request_and_is_replaced(start: Start) -> None:
     assert is_closed_soon(library.pools[0])
 
 
+@pytest.mark.timing
 def test_the_request_timeout_limits_the_call(start: Start) -> None:
     library = start(dead=0)
     began = time.monotonic()

@@ -136,6 +136,7 @@ def test_a_short_request_finishes_before_an_earlier_long_one(double: Double) -> 
     assert done == ["short", "long"]
 
 
+@pytest.mark.timing
 def test_a_deadline_stops_a_request_and_its_session_is_reused(double: Double) -> None:
     assert double.decode(gop(0, 3), [0])[0].loss == b"\0"
     made = double.count("decoders_made")
@@ -150,6 +151,7 @@ def test_a_deadline_stops_a_request_and_its_session_is_reused(double: Double) ->
     check_frames(frames, numbers_at(gop(30, 9), [8]), Shape())
 
 
+@pytest.mark.timing
 def test_a_request_can_be_cancelled_from_another_thread(double: Double) -> None:
     double.set(slow_microseconds=5000)
     flag = threading.Event()

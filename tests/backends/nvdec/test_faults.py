@@ -44,6 +44,7 @@ def test_frames_are_decoded_if_the_gpu_has_no_decode_status(double: Double) -> N
     assert double.decode(gop(0, 9), list(range(9)))[0].loss == bytes(9)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("wanted", [[8], list(range(9))])
 def test_a_deadline_ends_the_wait_for_a_decode_status(double: Double, wanted: list[int]) -> None:
     double.set(in_progress=_ENDLESS)
@@ -55,6 +56,7 @@ def test_a_deadline_ends_the_wait_for_a_decode_status(double: Double, wanted: li
     assert not any(double.decode(gop(0, 9), [8])[0].loss)
 
 
+@pytest.mark.timing
 def test_a_deadline_is_kept_although_each_status_call_is_slow(double: Double) -> None:
     double.set(slow_status_microseconds=100_000)
     started = time.perf_counter()
@@ -63,6 +65,7 @@ def test_a_deadline_is_kept_although_each_status_call_is_slow(double: Double) ->
     assert result.stopped
 
 
+@pytest.mark.timing
 def test_a_cancelled_request_ends_the_wait_for_a_decode_status(double: Double) -> None:
     double.set(in_progress=_ENDLESS)
     flag = threading.Event()
@@ -134,6 +137,7 @@ def test_no_handle_is_left_after_a_failure(double: Double, fault: dict[str, int]
     assert {name: double.count(name) for name in HANDLES} == dict.fromkeys(HANDLES, 0)
 
 
+@pytest.mark.timing
 def test_no_call_holds_the_interpreter_lock_while_the_gpu_is_awaited(double: Double) -> None:
     nvdec = double.nvdec
     array = nvdec.DeviceArray(0, (2, 4, 4, 3))
@@ -171,6 +175,7 @@ def test_no_call_holds_the_interpreter_lock_while_the_gpu_is_awaited(double: Dou
     assert max(pauses) < 0.25, "a thread that only sleeps was held up"
 
 
+@pytest.mark.timing
 def test_facts_of_a_device_are_told_while_filter_tables_are_uploaded(double: Double) -> None:
     double.nvdec.caps(0, "h264", "420", 8)
     double.set(slow_synchronize_microseconds=1_000_000)

@@ -69,6 +69,7 @@ def test_a_driver_without_devices_is_an_error() -> None:
     assert "finds no device" in _run_python(code, fake)
 
 
+@pytest.mark.timing
 def test_a_forked_child_gets_an_error_and_the_parent_decodes_on() -> None:
     code = """
         from support.fake_driver.double import Double
@@ -119,6 +120,7 @@ def test_importing_the_extension_starts_no_thread_and_loads_no_driver() -> None:
     assert _run_python(code).split() == ["0", "False"]
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(("allowed", "outcome"), [(0, "threads"), (1, "decoded"), (3, "decoded")])
 def test_without_threads_a_request_fails_and_the_engine_stays_usable(allowed: int, outcome: str) -> None:
     code = """
