@@ -95,7 +95,7 @@ def test_damaged_clip_gives_right_frames_or_none(clip: Clip, threads: int) -> No
 def test_packets_read_again_give_the_same_frames(clip: Clip, monkeypatch: pytest.MonkeyPatch) -> None:
     """A video with more packets than are kept is read again, by seeking if that is reliable."""
     whole = telecine.load(clip.path())
-    monkeypatch.setattr(packet_scan, "_MAX_KEPT_BYTES", 0)
+    monkeypatch.setattr(packet_scan, "MAX_KEPT_BYTES", 0)
     monkeypatch.setattr(reader_module, "_MAX_PACKETS_READ_OVER", 2)
     last = clip.num_frames - 1
     wanted = sorted({0, last // 3, last // 2, last - 1 if last else 0, last})

@@ -24,7 +24,7 @@ _AVI_CODECS = ["flv1", "wmv1", "wmv2", "msmpeg4v2", "msmpeg4v3"]
 @pytest.fixture
 def read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep no packets, as for a long video, so that they are read a second time by seeking."""
-    monkeypatch.setattr(packet_scan, "_MAX_KEPT_BYTES", 0)
+    monkeypatch.setattr(packet_scan, "MAX_KEPT_BYTES", 0)
     monkeypatch.setattr(reader_module, "_MAX_PACKETS_READ_OVER", 2)
 
 

@@ -11,6 +11,7 @@ NoteCode: TypeAlias = Literal[
     "times-rebuilt",
     "truncated",
     "start-codes",
+    "all-packets-read",
     # choices
     "size-from-bitstream",
     "size-changes",

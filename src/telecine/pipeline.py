@@ -11,11 +11,13 @@ import numpy as np
 
 from telecine.backends.base import Backend, Decoded, DecodeRequest
 from telecine.backends.registry import get_backend
+from telecine.bitstream.bit_reader import InvalidHeader
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.errors import DecodeError, LimitError, OverloadedError
 from telecine.frames import Frames, Report, permuted
-from telecine.index.packet_index import PacketIndex, read_index
+from telecine.index.packet_index import PacketIndex
+from telecine.index.table_index import complete_index, find_index, read_whole_index
 from telecine.index.video_info import VideoInfo, make_video_info
 from telecine.limits import Limits
 from telecine.pixels.geometry import Geometry, Size, fit_size
@@ -82,7 +84,7 @@ def run_request(request: Request, deadline: Deadline, hooks: RequestHooks = _NO_
 
 def read_index_and_info(demuxer: Demuxer, source: Source, limits: Limits, deadline: Deadline) -> IndexAndInfo:
     """Read the packet index and the facts of a video."""
-    index = read_index(demuxer, limits, deadline)
+    index = find_index(demuxer, limits, deadline)
     return index, make_video_info(source, demuxer, index, limits)
 
 
@@ -97,12 +99,19 @@ def plan_request(
 ) -> DecodeRequest:
     """Select the frames, check the limits, and plan which packets to decode.
 
-    At most ``max_chunk_frames`` frames are in memory at a time; all of them if it is None.
+    At most ``max_chunk_frames`` frames are in memory at a time; all of them if it is None. If the packets contradict
+    tables of the container from which the index was made, the result has a new index and new facts.
     """
     frames, size = request.choose(index, info)
     geometry = _fit_geometry(info, size)
     count = request.output_count(len(frames)) if max_chunk_frames is None else min(len(frames), max_chunk_frames)
     _check_output_limits(source, count, geometry, request.limits)
+    try:
+        index = complete_index(index, demuxer, frames, request.limits, deadline)
+    except InvalidHeader as error:
+        index = read_whole_index(demuxer, request.limits, deadline, str(error))
+        info = make_video_info(source, demuxer, index, request.limits)
+        return plan_request(request, demuxer, source, index, info, deadline, max_chunk_frames)
     plan, max_pixels = make_plan(index, frames), request.limits.max_pixels
     device, options = request.device, request.options
     return DecodeRequest(

@@ -190,7 +190,11 @@ class Video:
 
     def _plan(self, request: Request, slot: _Slot, max_chunk_frames: int | None = None) -> DecodeRequest:
         demuxer = slot.open(self._source, self._max_pixels)
-        return plan_request(request, demuxer, self._source, slot.index, self.info, slot.deadline, max_chunk_frames)
+        index, info = slot.index, self.info
+        decode = plan_request(request, demuxer, self._source, index, info, slot.deadline, max_chunk_frames)
+        if decode.info is not info:  # the packets have contradicted the tables from which the index was made
+            self._index, self.info = decode.index, decode.info
+        return decode
 
     def _check_open(self) -> None:
         if self.closed:

@@ -205,7 +205,7 @@ def test_packets_read_again_after_a_seek_get_their_parameter_sets(
 ) -> None:
     """Some demuxers leave them out after a seek."""
     data, known = video
-    monkeypatch.setattr("telecine.index.packet_scan._MAX_KEPT_BYTES", 0)
+    monkeypatch.setattr("telecine.index.packet_scan.MAX_KEPT_BYTES", 0)
     monkeypatch.setattr("telecine.plan.packet_reader._MAX_PACKETS_READ_OVER", 4)
     for wanted in WANTED:
         assert np.array_equal(telecine.load(data, indices=wanted).data, known[wanted])

@@ -166,7 +166,7 @@ def test_packets_are_kept_if_they_are_small_enough(clip: Clip, monkeypatch: pyte
     """And are the same index if not."""
     kept = index_of(clip.path())
     assert kept.packets is not None and len(kept.packets) == kept.num_packets
-    monkeypatch.setattr(packet_scan, "_MAX_KEPT_BYTES", int(kept.size.sum()) // 2)
+    monkeypatch.setattr(packet_scan, "MAX_KEPT_BYTES", int(kept.size.sum()) // 2)
     again = index_of(clip.path())
     assert again.packets is None
     for column in ("pts", "dts", "size", "random_access", "disposable", "display_order"):
@@ -177,7 +177,7 @@ def test_second_pass_for_the_output_order_works_without_kept_packets(monkeypatch
     """The file is read again from its start."""
     clip = CLIPS["h264_raw.h264"]
     kept = index_of(clip.path())
-    monkeypatch.setattr(packet_scan, "_MAX_KEPT_BYTES", 0)
+    monkeypatch.setattr(packet_scan, "MAX_KEPT_BYTES", 0)
     again = index_of(clip.path())
     assert again.packets is None and again.synthetic_times
     assert np.array_equal(kept.display_order, again.display_order)

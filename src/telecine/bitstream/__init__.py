@@ -149,6 +149,16 @@ class Scanner:
     crops_left = False
     """True if samples on the left of a picture are not shown (H.264, HEVC)."""
 
+    @property
+    def has_one_frame_per_packet(self) -> bool:
+        """True if the headers exclude packets without a frame of their own: fields, packed frames, hidden frames."""
+        return False
+
+    @property
+    def has_changed_parameter_sets(self) -> bool:
+        """True if a packet changed the parameter sets of the extradata (H.264, HEVC)."""
+        return False
+
     def __init__(self, extradata: bytes) -> None:
         """Read the stream's codec private data, which may be empty."""
 

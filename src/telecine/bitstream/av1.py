@@ -100,6 +100,10 @@ class Av1Scanner(Scanner):
             if obu.type == _SEQUENCE_HEADER:
                 self._read_sequence_header(data[obu.payload : obu.end])
 
+    @property
+    def has_one_frame_per_packet(self) -> bool:
+        return True  # a temporal unit has one shown frame of each layer (7.5)
+
     def _read_sequence_header(self, payload: bytes) -> None:
         self._sequence = None
         with suppress(InvalidHeader):

@@ -106,6 +106,10 @@ class H264Scanner(NalScanner):
         self._open_field: tuple[int, bool] | None = None
         super().__init__(extradata)
 
+    @property
+    def has_one_frame_per_packet(self) -> bool:
+        return not self._may_have_fields
+
     def _parse_parameter_set(self, unit: bytes) -> ParameterSetKey | None:
         key: ParameterSetKey | None = None
         kind = unit[0] & 31 if unit else 0

@@ -6,7 +6,7 @@ from telecine.bitstream import Leading, PacketInfo, RandomAccess
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.nal import NalScanner, ParameterSetKey, unescape, unwrap_poc
 
-__all__ = ["HevcScanner", "can_contain_fields", "is_picture_type", "is_progressive"]
+__all__ = ["HevcScanner", "can_contain_fields", "is_picture_type", "is_progressive", "max_temporal_id"]
 
 # NAL unit types, table 7-1
 _RADL_N, _RASL_N, _RASL_R = 6, 8, 9
@@ -33,6 +33,10 @@ class HevcScanner(NalScanner):
         self._lacks_parameter_sets = False
         """True if decoding cannot start at the last IRAP picture, because parameter sets are missing there."""
         super().__init__(extradata)
+
+    @property
+    def has_one_frame_per_packet(self) -> bool:
+        return True
 
     def _parse_parameter_set(self, unit: bytes) -> ParameterSetKey | None:
         try:
@@ -160,6 +164,11 @@ class HevcScanner(NalScanner):
             return bits.u(self._poc_lsb_bits)
         except InvalidHeader:
             return None
+
+
+def max_temporal_id(extradata: bytes) -> int:
+    """Return the highest temporal id that ``hvcC`` announces (ISO/IEC 14496-15, 8.3.3.1); -1 if it has none."""
+    return (extradata[21] >> 3 & 7) - 1 if len(extradata) > 21 else -1
 
 
 def is_picture_type(kind: int) -> bool:

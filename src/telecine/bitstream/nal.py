@@ -285,6 +285,10 @@ class NalScanner(Scanner, ABC):
     def has_start_codes(self) -> bool:
         return self._nal_units.has_start_codes
 
+    @property
+    def has_changed_parameter_sets(self) -> bool:
+        return bool(self._changed)
+
     def update_extradata(self, extradata: bytes) -> None:
         self._nal_units = NalSplitter(self.codec, extradata)
         self._record((self._parse_parameter_set(unit), unit) for unit in extradata_units(self.codec, extradata))

@@ -25,7 +25,8 @@ class SourceFile:
     records its arguments.
     """
 
-    def __init__(self, data: memoryview, deadline: Deadline) -> None:
+    def __init__(self, data: memoryview, deadline: Deadline, bytes_read: list[int]) -> None:
+        """Open the bytes. The number of those that are read is added to the only item of ``bytes_read``."""
         position, requested_seek = 0, bytearray(_SEEK.size)
         errors: list[BaseException | None] = []  # None in place of one that was raised again
 
@@ -46,6 +47,7 @@ class SourceFile:
             deadline.check("reading the packets", start, len(data))
             chunk = bytes(data[start : start + count])
             position += len(chunk)
+            bytes_read[0] += len(chunk)
             return chunk
 
         self._errors = errors

@@ -94,6 +94,7 @@ class Demuxer:
         self.size = source.size
         """Number of bytes of the source."""
         self._deadline = deadline
+        self._bytes_read = [0]
         self.can_seek = True
         """False after a seek has led to an unknown packet; the file is then read from its start instead."""
         if not source.are_tables_checked:
@@ -156,7 +157,7 @@ class Demuxer:
     def _open_with(self, options: dict[str, str], **more: Any) -> InputContainer:
         import av
 
-        self._file = SourceFile(self._source.data, self._deadline)
+        self._file = SourceFile(self._source.data, self._deadline, self._bytes_read)
         try:
             container: InputContainer = av.open(
                 self._file, "r", options=_OPTIONS | options, buffer_size=_READ_BYTES, **more
@@ -212,6 +213,18 @@ class Demuxer:
             if packet.size:
                 self.position += 1
                 yield packet
+
+    def read_bytes(self, offset: int, size: int) -> memoryview:
+        """Return bytes of the source, fewer at its end."""
+        self._deadline.check("reading the packets", offset, self.size)
+        data = self._source.data[offset : offset + size]
+        self._bytes_read[0] += len(data)
+        return data
+
+    def take_bytes_read(self) -> int:
+        """Return the number of bytes that were read since the last call. Bytes that are read twice count twice."""
+        count, self._bytes_read[0] = self._bytes_read[0], 0
+        return count
 
     def check_reading(self) -> None:
         """Raise the exception that ended a read, if one did, or raise if the deadline has passed."""

@@ -17,7 +17,9 @@ from telecine.container.timestamps import (
 )
 from telecine.index.packet_scan import PacketScan
 
-__all__ = ["PacketTimes", "display_positions", "display_times", "order_conflicts", "output_positions"]
+__all__ = [
+    "PacketTimes", "display_positions", "display_times", "leading_pictures", "order_conflicts", "output_positions",
+]  # fmt: skip
 
 # Enum members are compared with arrays as int(): NumPy reads attributes of other objects, and drops an exception that a
 # signal handler raises there.
@@ -55,10 +57,10 @@ class PacketTimes:
         elif with_order:
             self.output_positions = output_positions([scan.facts[i].display_order for i in np.flatnonzero(self.shown)])
         # packets with packed B-frames carry the times of other pictures
-        has_others_pts = any(facts.has_packed_b_frame for facts in scan.facts)
+        has_others_pts = bool(scan.fact("has_packed_b_frame", np.bool_).any())
         steps, positions = np.diff(self.pts[self.shown]), self.output_positions
         # pts that rise monotonically in decode order although the stream has B-pictures are probably dts
-        may_be_dts = len(steps) > 0 and bool((steps > 0).all()) and any(facts.disposable for facts in scan.facts)
+        may_be_dts = len(steps) > 0 and bool((steps > 0).all() and scan.fact("disposable", np.bool_).any())
         # one damaged picture may seem to be reordered
         num_reordered = 0 if positions is None else int((np.diff(positions) < 0).sum())
         is_reordered = num_reordered > _MAX_STRAY * len(steps)
@@ -99,20 +101,30 @@ def display_times(packets: PacketTimes, step: int) -> tuple[_Ticks, _Flags, bool
     if are_synthetic and shown.any():
         known = np.full_like(ticks, NO_TIME) if packets.has_wrong_pts else ticks
         ticks[shown] = rebuild_timestamps(known[shown], packets.dts[shown], packets.output_positions, step)
-    return ticks, _leading(packets, ticks), are_synthetic
+    # only times of shown packets may have been rebuilt: if one of the two is not shown, the container's are compared
+    own = ticks if packets.has_wrong_pts else packets.pts
+    return ticks, leading_pictures(packets.random_access, packets.leading, shown, ticks, own), are_synthetic
 
 
-def _leading(packets: PacketTimes, ticks: _Ticks) -> _Flags:
-    access, shown = packets.random_access, packets.shown
+def leading_pictures(
+    access: npt.NDArray[np.uint8], facts: npt.NDArray[np.int8], shown: _Flags, ticks: _Ticks, own: _Ticks
+) -> _Flags:
+    """Return which packets need packets before the random access point that precedes them.
+
+    Args:
+        access: :class:`RandomAccess` of consecutive packets.
+        facts: :class:`Leading` of each.
+        shown: True if its frame is displayed.
+        ticks: display times.
+        own: times to compare if a packet or the point before it is not shown; :data:`NO_TIME` if unknown.
+    """
     position = np.maximum.accumulate(np.where(access > 0, np.arange(len(ticks)), -1))
     point = np.maximum(position, 0)
     follows_open = (position >= 0) & (access[point] == int(RandomAccess.OPEN))
-    # only times of shown packets may have been rebuilt: if one of the two is not shown, the container's are compared
-    own = ticks if packets.has_wrong_pts else packets.pts
     comparable = (own != NO_TIME) & (own[point] != NO_TIME) & ~(shown & shown[point])
     precedes = np.where(comparable, own < own[point], (ticks < ticks[point]) & (ticks != NO_TIME))
-    unknown = packets.leading == int(Leading.UNKNOWN)
-    leading: _Flags = (packets.leading == int(Leading.SKIPPED)) | (unknown & follows_open & precedes)
+    unknown = facts == int(Leading.UNKNOWN)
+    leading: _Flags = (facts == int(Leading.SKIPPED)) | (unknown & follows_open & precedes)
     return leading
 
 

@@ -21,7 +21,7 @@ from telecine.limits import Limits
 from telecine.notes import Note
 from telecine.timeline import Timeline
 
-__all__ = ["PacketIndex", "read_index"]
+__all__ = ["PacketIndex", "build_index", "disposable_packets", "read_index"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +81,10 @@ class PacketIndex:
     """True if the bitstream says that pictures consist of two fields, although the container may not."""
     crops_left: bool = False
     """True if the bitstream crops pictures on their left side."""
+    offset: npt.NDArray[np.int64] | None = field(default=None, repr=False)
+    """``int64 [P]`` position of each packet in the source, if the index comes from the container's tables. Then
+    :attr:`random_access`, :attr:`leading` and :attr:`disposable` hold only for packets that
+    :func:`telecine.index.table_index.complete_index` has read; for others they are 0."""
     notes: tuple[Note, ...] = ()
     """Repairs of the packets and their times."""
 
@@ -146,10 +150,11 @@ def read_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIn
             demuxer.rewind()
         scan = scan_packets(demuxer, demuxer.packets() if packets is None else packets, limits, deadline, True)
         times = PacketTimes(scan, demuxer.format, with_order=True)
-    return _build_index(demuxer, scan, times, limits)
+    return build_index(demuxer, scan, times, limits)
 
 
-def _build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits: Limits) -> PacketIndex:
+def build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits: Limits) -> PacketIndex:
+    """Build the index from what was found about all packets; raises as :func:`read_index` does."""
     duration, access = np.array(scan.duration), times.random_access.copy()
     key = np.frombuffer(bytes(scan.key), np.bool_)
     time_base = demuxer.stream.time_base or Fraction(1, 90_000)
@@ -189,7 +194,7 @@ def _build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits:
         key=key,
         random_access=access,
         presentable=presentable,
-        disposable=_disposable(scan),
+        disposable=disposable_packets(scan, scan.max_temporal_id),
         second_field=scan.fact("second_field", np.bool_),
         leading=leading,
         skips_leading=bool((times.leading == int(Leading.SKIPPED)).any()),
@@ -226,11 +231,12 @@ def _corrupt(demuxer: Demuxer, scan: PacketScan) -> npt.NDArray[np.bool_]:
     return corrupt
 
 
-def _disposable(scan: PacketScan) -> npt.NDArray[np.bool_]:
+def disposable_packets(scan: PacketScan, max_temporal_id: int) -> npt.NDArray[np.bool_]:
+    """Return which packets no other one refers to, given the highest temporal id of the stream."""
     # the container's own flags are not believed: a false one would skip pictures that others refer to
     temporal_id = scan.fact("temporal_id", np.int8)
     # a sub-layer non-reference picture may still be referred to from a higher temporal sub-layer
-    disposable: npt.NDArray[np.bool_] = scan.fact("disposable", np.bool_) & (temporal_id == temporal_id.max())
+    disposable: npt.NDArray[np.bool_] = scan.fact("disposable", np.bool_) & (temporal_id == max_temporal_id)
     disposable &= np.append(scan.fact("resets_decoder_state", np.bool_)[1:], True)
     return disposable
 

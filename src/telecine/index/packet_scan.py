@@ -28,10 +28,10 @@ from telecine.limits import Limits
 if TYPE_CHECKING:
     from av.packet import Packet
 
-__all__ = ["PACKET_BYTES", "PacketScan", "scan_packets"]
+__all__ = ["MAX_KEPT_BYTES", "PACKET_BYTES", "PacketScan", "scan_packets"]
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
-_MAX_KEPT_BYTES = 32 << 20
+MAX_KEPT_BYTES = 32 << 20
 """Packets are kept for the decode if all of them fit in this; a longer video is read a second time instead."""
 PACKET_BYTES = 1024
 """Memory of a kept packet besides its data."""
@@ -61,6 +61,7 @@ class PacketScan:
         self.palettes: dict[int, Any] = {}
         self.damage: str | None = None
         self.has_start_codes = self.crops_left = self.interlaced = False
+        self.has_one_frame_per_packet = self.has_changed_parameter_sets = False
         self._kept_bytes = 0
 
     def add(self, packet: Packet[Any], is_key: bool, facts: PacketInfo) -> None:
@@ -76,7 +77,7 @@ class PacketScan:
         self.facts.append(facts)
         if self.packets is not None:
             self._kept_bytes += size + PACKET_BYTES
-            if self._kept_bytes > _MAX_KEPT_BYTES:
+            if self._kept_bytes > MAX_KEPT_BYTES:
                 self.packets = None
             else:
                 self.packets.append(packet)
@@ -92,6 +93,11 @@ class PacketScan:
         self.extradata = bytes(found)
         self.new_extradata[len(self.pts)] = found
         return True
+
+    @property
+    def max_temporal_id(self) -> int:
+        """Highest temporal id of all packets."""
+        return int(self.fact("temporal_id", np.int8).max())
 
     @property
     def reason(self) -> str:
@@ -119,7 +125,7 @@ def scan_packets(
     is_updatable = scanner is not None and scanner.accepts_new_extradata
     intra_only = scanner is None and (bool(context.codec.intra_only) or codec == "png")
     # packets of a larger source would not fit, except for its audio; filling memory in vain takes time
-    scan = PacketScan(codec, extradata, keep=demuxer.size <= _MAX_KEPT_BYTES)
+    scan = PacketScan(codec, extradata, keep=demuxer.size <= MAX_KEPT_BYTES)
     has_palette, max_packets = context.pix_fmt == "pal8", limits.max_packets
     try:
         with SCAN_LOCK.acquire(deadline, "waiting to read the packets") as ticket:
@@ -155,4 +161,6 @@ def scan_packets(
     if scanner is not None:
         scan.picture, scan.has_start_codes = scanner.picture, scanner.has_start_codes
         scan.crops_left, scan.interlaced = scanner.crops_left, scan.interlaced or scanner.interlaced
+        scan.has_changed_parameter_sets = scanner.has_changed_parameter_sets
+    scan.has_one_frame_per_packet = intra_only or (scanner is not None and scanner.has_one_frame_per_packet)
     return scan

@@ -15,7 +15,8 @@ from telecine.container.display_matrix import Orientation, iso_orientation, matr
 from telecine.container.timestamps import NO_TIME, has_variable_rate
 from telecine.deadline import Deadline
 from telecine.errors import LimitError, NoVideoError
-from telecine.index.packet_index import PacketIndex, read_index
+from telecine.index.packet_index import PacketIndex
+from telecine.index.table_index import find_index
 from telecine.limits import Limits
 from telecine.notes import Note
 from telecine.source.source import Source
@@ -81,7 +82,7 @@ class VideoInfo:
 def read_video_info(source: Source, limits: Limits, deadline: Deadline) -> VideoInfo:
     """Read the packets of an open source and return the properties of its video; see :func:`telecine.probe`."""
     with Demuxer(source, deadline, limits.max_pixels) as demuxer:
-        return make_video_info(source, demuxer, read_index(demuxer, limits, deadline), limits)
+        return make_video_info(source, demuxer, find_index(demuxer, limits, deadline), limits)
 
 
 def make_video_info(source: Source, demuxer: Demuxer, index: PacketIndex, limits: Limits) -> VideoInfo:

@@ -16,6 +16,7 @@ from telecine.container.demuxer import Demuxer
 from telecine.container.timestamps import MPEG_CLOCK_TICKS, NO_TIME
 from telecine.errors import SourceError, UnsupportedVideoError
 from telecine.index.packet_index import PacketIndex
+from telecine.index.table_index import read_packet
 
 if TYPE_CHECKING:
     from av.packet import Packet
@@ -36,8 +37,9 @@ class PacketReader:
     def read(self, ordinals: npt.NDArray[np.int64]) -> Iterator[tuple[int, Packet[Any]]]:
         """Yield (ordinal, packet) for ascending ordinals.
 
-        Packets that the index kept are taken from it. Otherwise the file is read again, after a seek to the first of
-        them. Packets found there are compared with the index; if they differ, the file is read from its start.
+        Packets that the index kept are taken from it, and those whose position it has are read there. Otherwise the
+        file is read again, after a seek to the first of them. Packets found there are compared with the index; if they
+        differ, the file is read from its start.
         """
         index = self.index
         palettes = list(index.palettes)
@@ -70,6 +72,10 @@ class PacketReader:
             yield ordinal, packet
 
     def _read(self, ordinals: npt.NDArray[np.int64]) -> Iterator[tuple[int, Packet[Any]]]:
+        if self.index.offset is not None:
+            for ordinal in ordinals.tolist():
+                yield ordinal, read_packet(self.demuxer, self.index, ordinal)
+            return
         if self.index.packets is not None:
             for ordinal in ordinals.tolist():
                 yield ordinal, self.index.packets[ordinal]

@@ -400,7 +400,7 @@ def test_packets_that_the_index_did_not_keep_are_read_from_the_file(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when a part of the video is decoded a second time."""
-    monkeypatch.setattr(sys.modules["telecine.index.packet_scan"], "_MAX_KEPT_BYTES", 0)
+    monkeypatch.setattr(sys.modules["telecine.index.packet_scan"], "MAX_KEPT_BYTES", 0)
     known = telecine.load(CLIPS["size_change.ts"].path(), backend="pyav")
     start()
     assert np.array_equal(load(CLIPS["size_change.ts"].path()).data, known.data)
