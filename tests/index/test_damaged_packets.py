@@ -81,6 +81,49 @@ def test_a_zeroed_vp8_packet_is_lost_and_does_not_renumber_others() -> None:
     assert [read_number(frame) for frame in frames.data] == frames.indices.tolist()
 
 
+@pytest.mark.parametrize("container", ["webm", "ivf", "avi"])
+@pytest.mark.parametrize("backend", ["pyav", "opencv"])
+@pytest.mark.parametrize("damage", [b"\0", b"\xff"], ids=["zeros", "ones"])
+def test_a_destroyed_hidden_frame_costs_what_refers_to_it_and_renumbers_nothing(
+    damage: bytes, backend: str, container: str, tmp_path: Path
+) -> None:
+    """VP8: FFmpeg's decoder refuses the packet, and decodes what follows from the wrong reference."""
+    clip, path = CLIPS["vp8_altref.webm"], tmp_path / f"clip.{container}"
+    ffmpeg(["-i", clip.path(), "-c", "copy", path])
+    with av.open(str(path)) as source:
+        packets = [bytes(packet) for packet in source.demux(video=0) if packet.size]
+    hidden = [number for number, packet in enumerate(packets) if not packet[0] & 0x10]
+    assert len(hidden) > 4
+    for number in hidden[:3]:
+        data = path.read_bytes()
+        assert data.count(packets[number]) == 1
+        data = data.replace(packets[number], damage * len(packets[number]))
+        frames = telecine.load(data, backend=backend)
+        assert frames.info.num_frames == clip.num_frames
+        assert sorted([*frames.indices.tolist(), *frames.report.lost]) == list(range(clip.num_frames))
+        assert 3 < len(frames.report.lost) < 30
+        assert np.abs(frames.data.astype(int) - clip.reference().frames[frames.indices]).max() <= 2
+        with pytest.raises(telecine.DecodeError):
+            telecine.load(data, backend=backend, errors="strict")
+
+
+@pytest.mark.parametrize("name", ["base.mp4", "hevc.mp4", "vp9_altref.mp4", "mpeg4.mp4", "av1_svt.mp4"])
+@pytest.mark.parametrize("damage", [b"\0", b"\xff"], ids=["zeros", "ones"])
+def test_a_destroyed_packet_that_an_edit_list_hides_costs_what_refers_to_it(
+    damage: bytes, name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "trimmed.mp4"
+    ffmpeg(["-ss", "0.35", "-i", CLIPS[name].path(), "-c", "copy", path])
+    data = path.read_bytes()
+    whole = telecine.load(data)
+    packets = packet_positions(data)
+    assert len(packets) - len(whole) > 5  # hidden ones
+    position, size = packets[2]
+    frames = telecine.load(data[:position] + damage * size + data[position + size :])
+    assert frames.info.num_frames == len(whole) and frames.report.lost
+    np.testing.assert_array_equal(frames.data, whole.data[frames.indices])
+
+
 @pytest.mark.parametrize("container", ["mp4", "mov", "matroska"])
 @pytest.mark.parametrize("name", ["base.mp4", "h264_pyramid.mp4", "hevc.mp4", "hevc_open_gop.mp4"])
 @pytest.mark.parametrize("code", [b"\0\0\0\1", b"\0\0\1"], ids=["4 bytes", "3 bytes"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from support.letter_stream import Stream
-from telecine.plan.damage import leads_across_gap, required_losses, unreliable_targets
+from telecine.plan.damage import leads_across_gap, lost_packets, unreliable_targets
 from telecine.plan.decode_plan import make_plan
 
 
@@ -26,8 +26,8 @@ def test_damage_spreads_to_what_may_refer_to_it(
 ) -> None:
     index = Stream(letters).index()
     ranges = make_plan(index, np.arange(index.num_frames)).ranges
-    assert unreliable_targets(index, ranges, lost, gaps) == expected
-    assert required_losses(ranges, lost) == lost
+    assert unreliable_targets(index, ranges, lost, gaps=gaps) == expected
+    assert lost_packets(index, ranges, lost, set()) == lost == lost_packets(index, ranges, set(), lost)
 
 
 def test_leading_pictures_without_references_are_no_loss() -> None:
@@ -36,8 +36,23 @@ def test_leading_pictures_without_references_are_no_loss() -> None:
     frame = int(np.flatnonzero(index.display_order == 4)[0])
     (range_,) = make_plan(index, np.array([frame])).ranges
     assert range_.packets.tolist() == [2, 3, 4]
-    assert required_losses([range_], {3}) == set()
-    assert unreliable_targets(index, [range_], {3}) == set()
+    assert lost_packets(index, [range_], {3}, {3}) == set()
+
+
+def test_a_hidden_picture_is_lost_if_it_is_damaged_and_not_if_it_is_missing() -> None:
+    index = Stream("IPhPIP").index()
+    ranges = make_plan(index, np.arange(index.num_frames)).ranges
+    assert lost_packets(index, ranges, {2}, set()) == set()
+    assert lost_packets(index, ranges, set(), {2}) == {2}
+    assert unreliable_targets(index, ranges, {2}) == set()
+    assert unreliable_targets(index, ranges, set(), {2}) == {3}
+
+
+def test_a_packet_without_a_picture_is_never_lost() -> None:
+    index = Stream("IPhP").index()
+    index.has_picture[2] = False
+    ranges = make_plan(index, np.arange(index.num_frames)).ranges
+    assert lost_packets(index, ranges, {2}, {2}) == set()
 
 
 def test_a_gap_before_an_open_point_reaches_its_leading_pictures() -> None:

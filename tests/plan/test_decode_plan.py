@@ -36,7 +36,8 @@ def check(stream: Stream, index: PacketIndex, plan: DecodePlan, frames: list[int
                 decoded.add(packet)
             else:
                 assert packet not in range_.targets, f"packet {packet} cannot be decoded"
-            assert required == (decodable and bool(index.presentable[packet]))
+            # leading pictures of the first point refer to packets that are not in the stream
+            assert required == (decodable and not (index.leading[packet] and not index.presentable[packet]))
             assert not index.disposable[packet] or packet in range_.targets, f"packet {packet} is fed but not needed"
             if index.leading[packet] and index.skips_leading:
                 assert decodable

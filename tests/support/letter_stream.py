@@ -63,6 +63,7 @@ class Stream:
             key=points,
             random_access=access.astype(np.uint8),
             presentable=presentable,
+            has_picture=np.ones(count, np.bool_),
             disposable=np.isin(letters, ["b", "l"]),
             second_field=letters == "2",
             leading=leading,

@@ -113,7 +113,8 @@ def _decode(request: DecodeRequest, ranges: tuple[DecodeRange, ...], output: Hos
             f"{request.source.name}: OpenCV returned no frame of it; its FFmpeg seems to have no decoder for "
             f"{request.index.codec} without a GPU. Use backend='pyav'"
         )
-    output.kept[unreliable_rows(request.index, ranges, file.lost_packets(decoded))] = False
+    missing = file.missing_packets(decoded)
+    output.kept[unreliable_rows(request.index, ranges, missing, file.omitted)] = False
 
 
 def _may_have_fields(request: DecodeRequest, range_: DecodeRange) -> bool:

@@ -113,7 +113,7 @@ class _PlanDecoder:
         if missing and not is_retry:
             self._retry(ranges, missing)
         else:
-            self._output.kept[unreliable_rows(self._index, ranges, missing | file.corrupt)] = False
+            self._output.kept[unreliable_rows(self._index, ranges, missing, file.omitted)] = False
 
     def _retry(self, ranges: tuple[DecodeRange, ...], missing: set[int]) -> None:
         def decode_all(range_: DecodeRange) -> bool:

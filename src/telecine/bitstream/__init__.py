@@ -67,6 +67,10 @@ class PacketInfo(NamedTuple):
 
     shown: bool = True
     """True if the packet brings a picture of its own to show; a hidden frame or a second field does not."""
+    is_damaged: bool = False
+    """True if the headers of its frame cannot be right, so that it may have been a hidden one (VP8, VP9)."""
+    has_picture: bool = True
+    """True if the packet has a coded picture, shown or not; one of headers or messages alone has none."""
     disposable: bool = False
     """True if no picture of the same or a lower temporal sub-layer refers to it."""
     random_access: RandomAccess = RandomAccess.NONE

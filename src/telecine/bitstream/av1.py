@@ -125,7 +125,7 @@ class Av1Scanner(Scanner):
                 except InvalidHeader:
                     return PacketInfo(leading=Leading.DECODABLE)
         if not frames:
-            return PacketInfo(shown=is_damaged, leading=Leading.DECODABLE)
+            return PacketInfo(shown=is_damaged, has_picture=is_damaged, leading=Leading.DECODABLE)
         is_disposable = all(frame.is_shown and not frame.refreshes_references for frame in frames)
         return frames_info(frames, disposable=is_disposable and not updates)
 

@@ -159,7 +159,7 @@ class H264Scanner(NalScanner):
         if not slices:
             # a packet of parameter sets or messages brings no picture; one that holds no unit was a picture
             is_damaged |= not num_units and len(packet) > self._nal_units.length_size
-            return PacketInfo(shown=is_damaged)
+            return PacketInfo(shown=is_damaged, has_picture=is_damaged)
         if self.picture is None and (first := self._slice_header(slices[0])) is not None:
             self.picture = first.sps.picture
         is_known, second_field, order = self._follow_fields(slices, is_reference, with_order)

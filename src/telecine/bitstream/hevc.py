@@ -95,7 +95,7 @@ class HevcScanner(NalScanner):
         if head is None:
             # a packet of parameter sets or messages brings no picture; one that holds no unit was a picture
             is_damaged |= not num_units and len(packet) > self._nal_units.length_size
-            return PacketInfo(shown=is_damaged)
+            return PacketInfo(shown=is_damaged, has_picture=is_damaged)
         kind, temporal_id = (head[0] >> 1) & 63, (head[1] & 7) - 1
         if _BLA_W_LP <= kind <= _LAST_IRAP:
             self._lacks_parameter_sets = not can_start

@@ -62,7 +62,7 @@ class Mpeg2Scanner(_PictureTypeScanner):
         data = bytes(packet[:4096])
         at = data.find(b"\0\0\1\0")  # picture_start_code
         if at < 0 and data[:3] == b"\0\0\1" and not _SLICE_OR_PICTURE.search(packet):
-            return PacketInfo(shown=False)  # headers or user data alone
+            return PacketInfo(shown=False, has_picture=False)  # headers or user data alone
         if at < 0 or at + 6 > len(data):
             return self._info(_PREDICTED, False, with_order)
         if self.picture is None:
@@ -129,7 +129,7 @@ class Mpeg4Scanner(_PictureTypeScanner):
             self._has_started = True
             return info if second < 0 else info._replace(disposable=False, has_packed_b_frame=True)
         if delayed is None:
-            return PacketInfo(shown=False)
+            return PacketInfo(shown=False, has_picture=False)
         return self._info(delayed, False, with_order)._replace(disposable=False)
 
     def _is_coded(self, header: bytes) -> bool:

@@ -22,8 +22,10 @@ class Vp8Scanner(Scanner):
             return PacketInfo(shown=False, has_single_shown_frame=False)
         # frame tag, RFC 6386, 9.1: bit 0 is the inverse key frame flag, bit 4 show_frame
         is_key = not packet[0] & 1
-        if is_key and bytes(packet[3:6]) != _VP8_START_CODE:
-            return PacketInfo(leading=Leading.DECODABLE)  # a damaged packet, which was some picture
+        tag = int.from_bytes(packet[:3], "little")
+        is_damaged = (tag >> 1) & 7 > 3 or tag >> 5 > len(packet)  # version, first_part_size
+        if is_damaged or (is_key and bytes(packet[3:6]) != _VP8_START_CODE):
+            return PacketInfo(is_damaged=True, leading=Leading.DECODABLE)
         if is_key and self.picture is None:
             width, height = (int.from_bytes(packet[at : at + 2], "little") & 0x3FFF for at in (6, 8))
             # 9.2: the first bits of the bool decoder, each as likely as not, are color_space and clamping_type
@@ -45,7 +47,7 @@ class Vp9Scanner(Scanner):
         try:
             frames = [_vp9_frame(bytes(data[:16])) for data in _split_superframe(packet)]
         except InvalidHeader:
-            return PacketInfo(leading=Leading.DECODABLE, resets_decoder_state=False)
+            return PacketInfo(is_damaged=True, leading=Leading.DECODABLE, resets_decoder_state=False)
         first = frames[0]
         self.picture = self.picture or first.picture
         is_disposable = len(frames) == 1 and first.is_shown and not first.refreshes_references

@@ -49,6 +49,10 @@ class PacketTimes:
         self._has_time_tables = container.startswith(("mov", "matroska"))
         self.shown = scan.fact("shown", np.bool_) & ~np.frombuffer(bytes(scan.discard), np.bool_)
         """``bool [P]`` True if the packet's frame is displayed. Times of other packets may be anything."""
+        if (damaged := scan.fact("is_damaged", np.bool_)).any():
+            # a hidden frame has the time of the shown one after it, or in IVF a tick less
+            steps = np.abs(np.diff(self.pts))
+            self.shown[:-1] &= ~(damaged[:-1] & (self.pts[:-1] != NO_TIME) & (4 * steps <= min(4, np.median(steps))))
         self.leading = scan.fact("leading", np.int8)
         self.output_positions: _Ticks | None = None
         """``int64 [S]`` position of each shown packet in the bitstream's output order; None if not known."""

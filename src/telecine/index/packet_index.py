@@ -51,6 +51,8 @@ class PacketIndex:
     """``uint8 [P]`` kind of random access point, :class:`telecine.bitstream.RandomAccess`."""
     presentable: npt.NDArray[np.bool_]
     """``bool [P]`` True if the packet's frame is displayed."""
+    has_picture: npt.NDArray[np.bool_]
+    """``bool [P]`` True if the packet has a picture that can be decoded, displayed or not."""
     disposable: npt.NDArray[np.bool_]
     """``bool [P]`` True if no other picture refers to the packet's picture."""
     second_field: npt.NDArray[np.bool_]
@@ -194,6 +196,7 @@ def build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits: 
         key=key,
         random_access=access,
         presentable=presentable,
+        has_picture=scan.fact("has_picture", np.bool_) & (times.leading != int(Leading.UNDECODABLE)),
         disposable=disposable_packets(scan, scan.max_temporal_id),
         second_field=scan.fact("second_field", np.bool_),
         leading=leading,

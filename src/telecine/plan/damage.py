@@ -11,40 +11,52 @@ from telecine.bitstream import RandomAccess
 from telecine.index.packet_index import PacketIndex
 from telecine.plan.ranges import DecodeRange, output_rows
 
-__all__ = ["DamageTracker", "leads_across_gap", "required_losses", "unreliable_rows", "unreliable_targets"]
+__all__ = ["DamageTracker", "leads_across_gap", "lost_packets", "unreliable_rows", "unreliable_targets"]
 
 
-def required_losses(ranges: Collection[DecodeRange], lost: Set[int]) -> set[int]:
-    """Return the packets in ``lost`` that had to decode without damage; see :attr:`DecodeRange.required`."""
-    return {packet for range_ in ranges for packet in range_.packets[range_.required].tolist() if packet in lost}
+def lost_packets(index: PacketIndex, ranges: Collection[DecodeRange], missing: Set[int], damaged: Set[int]) -> set[int]:
+    """Return the packets whose pictures are lost, of those that must decode; see :attr:`DecodeRange.required`.
+
+    A picture that is not shown is never among the decoder's output, so it is lost only if it is damaged.
+
+    Args:
+        index: the video's index.
+        ranges: the decode ranges that were fed.
+        missing: packets that gave no picture.
+        damaged: packets that are corrupt, that the decoder refused, or whose picture is damaged.
+    """
+    required = (packet for range_ in ranges for packet in range_.packets[range_.required].tolist())
+    return {packet for packet in required if packet in damaged or (packet in missing and index.presentable[packet])}
 
 
 def unreliable_targets(
-    index: PacketIndex, ranges: Collection[DecodeRange], lost: Set[int], gaps: Set[int] = frozenset()
-) -> set[int]:
+    index: PacketIndex, ranges: Collection[DecodeRange], missing: Set[int], damaged: Set[int] = frozenset(),
+    gaps: Set[int] = frozenset(),
+) -> set[int]:  # fmt: skip
     """Return the targets that are lost, or that were decoded from something lost or missing.
 
     Damage spreads in decode order up to the next closed random access point, unless no other picture refers to the
     damaged one. Damage before an open random access point reaches only its leading pictures.
-    The ranges are one decode pass; ``lost`` are packets that gave no frame or a damaged one, and ``gaps`` those before
-    which packets are missing according to the bitstream.
+    The ranges are one decode pass; ``missing`` and ``damaged`` are those of :func:`lost_packets`, and ``gaps`` are
+    packets before which others are missing according to the bitstream.
     """
-    tracker = DamageTracker(index)
+    tracker, lost = DamageTracker(index), lost_packets(index, ranges, missing, damaged)
     unreliable: set[int] = set()
     for range_ in ranges:
         has_gap = index.has_gap_before(range_.packets).tolist()
-        for packet, required, gap in zip(range_.packets.tolist(), range_.required.tolist(), has_gap, strict=True):
-            if tracker.is_unreliable(packet, required and packet in lost, gap, packet in gaps):
+        for packet, gap in zip(range_.packets.tolist(), has_gap, strict=True):
+            if tracker.is_unreliable(packet, packet in lost, gap, packet in gaps):
                 unreliable.add(packet)
     return unreliable & output_rows(ranges).keys()
 
 
 def unreliable_rows(
-    index: PacketIndex, ranges: Collection[DecodeRange], lost: Set[int], gaps: Set[int] = frozenset()
-) -> list[int]:
+    index: PacketIndex, ranges: Collection[DecodeRange], missing: Set[int], damaged: Set[int] = frozenset(),
+    gaps: Set[int] = frozenset(),
+) -> list[int]:  # fmt: skip
     """Return the output rows of the targets that :func:`unreliable_targets` returns."""
     rows = output_rows(ranges)
-    return [row for target in unreliable_targets(index, ranges, lost, gaps) for row in rows[target]]
+    return [row for target in unreliable_targets(index, ranges, missing, damaged, gaps) for row in rows[target]]
 
 
 class DamageTracker:

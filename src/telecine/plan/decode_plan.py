@@ -84,7 +84,7 @@ def _packets_to_feed(
     """Return the packets to feed from ``start`` to the last target, and which of them must decode without damage."""
     covered = slice(start, int(last_packets(index, targets[-1:])[0]) + 1)
     feed = ~index.disposable[covered]
-    required = index.presentable[covered].copy()
+    required = index.has_picture[covered].copy()
     # leading pictures of the first point lack their references; those of later points have them
     later = np.flatnonzero(index.random_access[covered][1:])
     before_later = slice(0, int(later[0]) + 1 if len(later) else len(feed))

@@ -31,7 +31,7 @@ class DecodeRange:
     packets: npt.NDArray[np.int64]
     """``int64 [P]`` ordinals of the packets to feed, ascending; the first is a random access point."""
     required: npt.NDArray[np.bool_]
-    """``bool [P]`` True if the packet must decode without damage for later frames to be reliable."""
+    """``bool [P]`` True if the packet has a picture, shown or not, that must decode without damage."""
     targets: Mapping[int, tuple[int, ...]]
     """Output rows to fill, by the ordinal of each wanted packet."""
     reset: bool

@@ -78,6 +78,7 @@ def _index(pictures: Sequence[Coded], opens: Sequence[int] = ()) -> PacketIndex:
         "key": starts,
         "random_access": access,
         "presentable": ~no,
+        "has_picture": ~no,
         "second_field": no,
         "disposable": np.array([not picture.kind & REFERENCE for picture in pictures]),
         "leading": no,

@@ -107,6 +107,42 @@ def test_a_unit_that_no_picture_needs_costs_no_frame(codec: str, name: str, wher
     np.testing.assert_array_equal(some.data, frames.data[[7, 31, 50]])
 
 
+@pytest.mark.parametrize("backend", ["pyav", "opencv"])
+@pytest.mark.parametrize("container", ["mp4", "matroska"])
+@pytest.mark.parametrize(
+    ("codec", "unit"),
+    [("hevc", "4e0104 01ff80"), ("hevc", "4601"), ("h264", "060401ff80"), ("h264", "0910")],
+    ids=["HEVC message", "HEVC delimiter", "H.264 message", "H.264 delimiter"],
+)
+def test_a_packet_of_units_that_no_picture_needs_costs_no_frame(
+    codec: str, unit: str, container: str, backend: str
+) -> None:
+    """FFmpeg's decoders stop at a packet without a picture, or at the empty one that remains of it."""
+    clip = CLIPS[CLIP_OF[codec]]
+    target = io.BytesIO()
+    with av.open(str(clip.path())) as source, av.open(target, "w", container) as muxer:
+        stream = source.streams.video[0]
+        copied = muxer.add_stream_from_template(stream, opaque=True)
+        for number, packet in enumerate(source.demux(stream)):
+            if not packet.size:
+                continue
+            pts, dts = packet.pts, packet.dts
+            packet.stream = copied
+            muxer.mux_one(packet)
+            if number == 20:
+                extra = av.Packet(join_length_prefixed([bytes.fromhex(unit)], 4))
+                extra.pts, extra.dts, extra.time_base, extra.stream = (
+                    (pts or 0) + 3,
+                    (dts or 0) + 1,
+                    stream.time_base,
+                    copied,
+                )
+                muxer.mux_one(extra)
+    frames = telecine.load(target.getvalue(), backend=backend, errors="strict")
+    assert frames.indices.tolist() == list(range(clip.num_frames))
+    assert np.abs(frames.data.astype(int) - clip.reference().frames).max() <= 2
+
+
 @pytest.mark.parametrize("missing", [(32,), (32, 33), (32, 33, 34)], ids=["VPS", "VPS and SPS", "all"])
 @pytest.mark.parametrize("container", ["mp4", "matroska"])
 def test_parameter_sets_may_be_in_the_first_packet_instead_of_the_extradata(

@@ -86,7 +86,7 @@ def _packet_flags(
     flags[access == RandomAccess.CLOSED] |= _CLOSED
     flags[access == RandomAccess.OPEN] |= _OPEN
     flags[leading] |= _LEADING
-    flags[required & ~index.disposable[packets] & index.exact_random_access] |= _REQUIRED
+    flags[required & index.presentable[packets] & ~index.disposable[packets] & index.exact_random_access] |= _REQUIRED
     flags[gap & (access == RandomAccess.NONE)] |= _REQUIRED | _CORRUPT
     flags[index.corrupt[packets] | leads_across_gap(index, packets, gap)] |= _CORRUPT
     return flags

@@ -17,7 +17,7 @@ from telecine.backends.pyav.chunks import ChunkDecoder
 from telecine.backends.pyav.decoder import DecodePass, Decoder
 from telecine.backends.pyav.parallel_ranges import DecodeProgress, decode_in_parallel, split_threads
 from telecine.backends.remux.output_buffers import HostOutput
-from telecine.plan.damage import required_losses, unreliable_rows
+from telecine.plan.damage import lost_packets, unreliable_rows
 from telecine.plan.ranges import DecodeRange, output_rows, split_at_closed_points, split_at_resets
 from telecine.validation import Option
 
@@ -131,7 +131,7 @@ class _RangeDecoder:
         return self.decode(threads, (range_,))
 
     def decode(self, threads: int, ranges: tuple[DecodeRange, ...]) -> bool:
-        """Decode the ranges of one decode pass. Returns True if no required packet was lost or damaged."""
+        """Decode the ranges of one decode pass. Returns True if no picture was lost."""
         kept = self._buffer.kept
         decode_pass = DecodePass(self._request, self._decoder, threads)
         targets = output_rows(ranges)
@@ -141,10 +141,10 @@ class _RangeDecoder:
                 self._progress.step()
                 self._write(decode_pass.feed(ordinal, packet), targets, decode_pass.damaged)
         self._write(decode_pass.drain(), targets, decode_pass.damaged)
-        lost = {packet for range_ in ranges for packet in range_.packets.tolist()} - decode_pass.seen
-        lost |= decode_pass.damaged
-        kept[unreliable_rows(self._request.index, ranges, lost, decode_pass.gaps)] = False
-        return not required_losses(ranges, lost)
+        missing = {packet for range_ in ranges for packet in range_.packets.tolist()} - decode_pass.seen
+        damaged = decode_pass.damaged
+        kept[unreliable_rows(self._request.index, ranges, missing, damaged, decode_pass.gaps)] = False
+        return not lost_packets(self._request.index, ranges, missing, damaged)
 
     def _write(self, pictures: list[VideoFrame], targets: dict[int, tuple[int, ...]], damaged: set[int]) -> None:
         import av

@@ -129,7 +129,8 @@ class ChunkDecoder:
         while self._window:
             first = self._window[0]
             age = fed - first.number
-            is_missing = first.required and first.ordinal not in decode_pass.seen
+            is_shown = first.required and bool(self._index.presentable[first.ordinal])
+            is_missing = is_shown and first.ordinal not in decode_pass.seen
             if age <= error_delay or (is_missing and age <= threads + _MAX_REORDERED_PACKETS):
                 break
             is_lost = is_missing or (first.required and first.ordinal in decode_pass.damaged)

@@ -99,9 +99,13 @@ class DecodePass:
             packet, is_broken = self._units.filter(packet)
             if is_broken:
                 self.damaged.add(picture)
-        elif self._index.codec == "av1" and (needed := without_unneeded_obus(memoryview(packet))):
+        elif self._index.codec == "av1" and (needed := without_unneeded_obus(memoryview(packet))) is not None:
             # decoders refuse a picture that comes with broken metadata
             packet = with_data(packet, needed)
+        if not packet.size:  # nothing but units that no picture needs; an empty packet would end the decoding
+            if self._index.has_picture[ordinal]:
+                self.damaged.add(picture)
+            return []
         try:
             return self._record(self._context.decode(packet))
         except av.error.FFmpegError:

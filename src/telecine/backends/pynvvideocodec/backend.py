@@ -217,8 +217,9 @@ class _PacketDecoder:
         while position < len(ordinals):
             position = self._decode_from(decode_pass, position)
         self._reader.packets_done += len(ordinals)
-        bad = (set(ordinals.tolist()) - decode_pass.decoded) | decode_pass.damaged
-        lost = unreliable_targets(self._index, ranges, bad) | (decode_pass.ambiguous & targets.keys())
+        missing = set(ordinals.tolist()) - decode_pass.decoded
+        lost = unreliable_targets(self._index, ranges, missing, decode_pass.damaged)
+        lost |= decode_pass.ambiguous & targets.keys()
         self._output.kept[[row for ordinal in lost for row in targets[ordinal]]] = False
 
     def _decode_from(self, decode_pass: PassState, start: int) -> int:

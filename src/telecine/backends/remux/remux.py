@@ -26,11 +26,12 @@ from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
 from telecine.errors import UnsupportedVideoError
 from telecine.index.packet_index import PacketIndex
-from telecine.plan.packet_reader import PacketReader
+from telecine.plan.packet_reader import PacketReader, with_data
 from telecine.plan.ranges import DecodeRange, output_rows
 
 if TYPE_CHECKING:
     from av.container import OutputContainer
+    from av.packet import Packet
 
 __all__ = ["STEP_MILLISECONDS", "RemuxedFile", "remux"]
 
@@ -57,24 +58,24 @@ class RemuxedFile:
     """Output rows to fill by the display position of each wanted frame, ascending."""
     num_frames: int
     """Number of frames that an undamaged stream gives."""
-    corrupt: frozenset[int]
-    """Ordinals of corrupt packets, which are not in the file."""
+    omitted: frozenset[int]
+    """Ordinals of packets that are not in the file: corrupt ones, and those without a picture of their own."""
     has_sps_changes: bool
     """True if the SPS of H.264 or HEVC changes in the file, and with it perhaps the picture size."""
 
     @property
     def is_empty(self) -> bool:
-        """True if all packets are corrupt: the file has none, and libraries refuse it."""
-        return len(self.corrupt) == len(self.positions)
+        """True if the file has no packets, so that libraries refuse it."""
+        return len(self.omitted) == len(self.positions)
 
     def packet_positions(self) -> list[int]:
         """Return the display positions of the packets that are in the file, ascending."""
-        return sorted(position for packet, position in self.positions.items() if packet not in self.corrupt)
+        return sorted(position for packet, position in self.positions.items() if packet not in self.omitted)
 
     def start_milliseconds(self) -> int:
         """Return the start time that FFmpeg gives the file, for libraries that count time from there."""
         # it is the time of the first packet, or of the first frame if leading pictures of the first packet precede it
-        if not self.positions[min(self.positions.keys() - self.corrupt)]:
+        if not self.positions[min(self.positions.keys() - self.omitted)]:
             return 0
         import av
 
@@ -87,9 +88,9 @@ class RemuxedFile:
         is_near = abs(milliseconds - position * STEP_MILLISECONDS) < STEP_MILLISECONDS / 4
         return position if is_near and 0 <= position < len(self.positions) else None
 
-    def lost_packets(self, decoded: Set[int]) -> set[int]:
+    def missing_packets(self, decoded: Set[int]) -> set[int]:
         """Return the ordinals of packets that gave no frame, given the display positions of the decoded frames."""
-        return {packet for packet, position in self.positions.items() if position not in decoded} | self.corrupt
+        return {packet for packet, position in self.positions.items() if position not in decoded}
 
 
 def remux(reader: PacketReader, ranges: tuple[DecodeRange, ...], deadline: Deadline) -> RemuxedFile:
@@ -103,7 +104,8 @@ def remux(reader: PacketReader, ranges: tuple[DecodeRange, ...], deadline: Deadl
     # made-up decoding times rise evenly, and none is later than the packet's display time
     delay = max(0, int((np.arange(len(ordinals)) - in_display_order).max()))
     positions = dict(zip(ordinals.tolist(), in_display_order.tolist(), strict=True))
-    corrupt: set[int] = set()
+    omitted: set[int] = set()
+    headers = b""
     splitter = NalSplitter(index.codec, demuxer.extradata) if index.codec in SPS_TYPE else None
     sps: set[tuple[bytes, ...]] = set()
     is_reordered = delay > 0 or bool(index.second_field[ordinals].any())
@@ -114,6 +116,14 @@ def remux(reader: PacketReader, ranges: tuple[DecodeRange, ...], deadline: Deadl
         stream = _add_stream(file, demuxer)
         for number, (ordinal, packet) in enumerate(reader.read_in_band(ordinals)):
             deadline.check("reading the packets", number, len(ordinals))
+            is_corrupt = _is_corrupt(index, splitter, ordinal, packet)
+            if is_corrupt or not index.has_picture[ordinal]:
+                # decoders may stop at a packet of headers or messages alone; they go in front of the next picture
+                headers += b"" if is_corrupt else bytes(packet)
+                omitted.add(ordinal)
+                continue
+            if headers:
+                packet, headers = with_data(packet, headers + bytes(packet)), b""
             packet.stream, packet.time_base = stream, _TIME_BASE
             packet.pts = positions[ordinal] * STEP_MILLISECONDS
             packet.dts = (number - delay) * STEP_MILLISECONDS
@@ -122,22 +132,23 @@ def remux(reader: PacketReader, ranges: tuple[DecodeRange, ...], deadline: Deadl
             if splitter is not None and (packet.is_keyframe or index.key[ordinal]):
                 sps.add(_sps(index.codec, splitter, memoryview(packet)))
             try:
-                if index.corrupt[ordinal] or (
-                    splitter is not None and has_zeroed_slice(index.codec, memoryview(packet), splitter.length_size)
-                ):
-                    corrupt.add(ordinal)
-                else:
-                    file.mux_one(packet)
+                file.mux_one(packet)
             except av.error.FFmpegError:  # the muxer parses the packets of some codecs
-                corrupt.add(ordinal)
+                omitted.add(ordinal)
     return RemuxedFile(
         ranges,
         target.getbuffer(),
         positions,
         dict(sorted((positions[packet], rows) for packet, rows in output_rows(ranges).items())),
         int((index.presentable[ordinals] & ~index.second_field[ordinals]).sum()),
-        frozenset(corrupt),
+        frozenset(omitted),
         len(sps - {()}) > 1,
+    )
+
+
+def _is_corrupt(index: PacketIndex, splitter: NalSplitter | None, ordinal: int, packet: Packet[Any]) -> bool:
+    return bool(index.corrupt[ordinal]) or (
+        splitter is not None and has_zeroed_slice(index.codec, memoryview(packet), splitter.length_size)
     )
 
 
