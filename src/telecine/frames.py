@@ -55,6 +55,8 @@ class Report:
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time of each stage: "source", "index", "plan", "decode" (of which "convert"). From a pool also "queue", the
     time spent waiting, which the other stages then leave out."""
+    bytes_read: int = 0
+    """Bytes of the source that were read for tables, index and decode; those that are read twice count twice."""
     index_cached: bool = False
     """True if the packet index was known from an earlier request."""
     damage_checked: bool = True

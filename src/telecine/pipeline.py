@@ -173,6 +173,7 @@ def label_frames(
         fallback_reason=decoded.fallback_reason,
         notes=(*decode.info.notes, *decoded.notes),
         seconds={**seconds, **decoded.seconds},
+        bytes_read=decode.demuxer.take_bytes_read(),
         damage_checked=get_backend(backend).detects_damage,
     )
     data = permuted(decoded.data, (0, 3, 1, 2)) if request.layout == "NCHW" else decoded.data

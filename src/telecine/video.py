@@ -70,6 +70,7 @@ class Video:
             self._idle.append(slot)
             demuxer = slot.open(self._source, self._max_pixels)
             self._index, self.info = read_index_and_info(demuxer, self._source, limits, slot.deadline)
+            demuxer.take_bytes_read()  # the reports of requests count their own
         except BaseException:
             self.close()
             raise

@@ -77,7 +77,7 @@ def test_probe_prints_the_properties_in_aligned_lines(capsys):
     name, *lines = results(capsys, "probe", BASE).splitlines()
     assert name == BASE
     assert {line[:13] for line in lines} == {
-        f"  {word:<11}" for word in ("video", "size", "frames", "duration", "colour", "container")
+        f"  {word:<11}" for word in ("video", "size", "frames", "duration", "colour", "container", "read")
     }
     assert "  frames     60, 30 per second" in lines
     assert "  size       96x64" in lines

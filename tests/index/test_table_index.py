@@ -291,4 +291,11 @@ def test_tables_of_a_long_film_cost_their_bytes_and_a_request_its_packets(tmp_pa
     complete(index, demuxer, [45_017])
     assert demuxer.take_bytes_read() <= int(index.size[0] + index.size[44_990:45_040].sum())
     frames = telecine.load(path, indices=[45_017])
+    assert frames.report.bytes_read < 8 * 90_000 * 16 and frames.info.bytes_read < frames.report.bytes_read
+    assert telecine.probe(path).bytes_read < 8 * 90_000 * 16
+    with telecine.open(path) as video:
+        reports = [video.load(indices=[45_017]).report for _ in range(2)]
+        chunks = [chunk.report.bytes_read for chunk in video.iterate(indices=range(600), chunk_frames=100)]
+    assert reports[0].bytes_read == reports[1].bytes_read < 200_000
+    assert min(chunks) > 0
     assert np.array_equal(frames.data, telecine.load(CLIPS["h264_pyramid.mp4"].path(), indices=[17]).data)

@@ -251,6 +251,7 @@ def _facts(info: VideoInfo) -> list[tuple[str, str]]:
         ("duration", f"{info.duration:.3f} s, from {info.start_time:.3f} s on the container's clock"),
         ("colour", f"matrix {matrix}, range {color_range}{transfer}"),
         ("container", f"{info.container}, stream {info.stream_index}"),
+        ("read", f"{info.bytes_read / 1e6:.2f} MB of the source"),
         *(("note", f"{note} [{note.code}]") for note in info.notes),
     ]
 

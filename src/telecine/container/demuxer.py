@@ -221,8 +221,13 @@ class Demuxer:
         self._bytes_read[0] += len(data)
         return data
 
+    @property
+    def bytes_read(self) -> int:
+        """Number of bytes that were read since :meth:`take_bytes_read`. Bytes that are read twice count twice."""
+        return self._bytes_read[0]
+
     def take_bytes_read(self) -> int:
-        """Return the number of bytes that were read since the last call. Bytes that are read twice count twice."""
+        """Return :attr:`bytes_read` and set it to 0."""
         count, self._bytes_read[0] = self._bytes_read[0], 0
         return count
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -75,6 +75,8 @@ class VideoInfo:
     """Index of the video stream in the container."""
     container: str
     """FFmpeg's name of the container format: "mov,mp4,m4a,3gp,3g2,mj2"."""
+    bytes_read: int = field(default=0, compare=False)
+    """Bytes of the source that were read to find these facts; those that are read twice count twice."""
     notes: tuple[Note, ...] = ()
     """Repairs and choices that are known without decoding; see docs/notes.md."""
 
@@ -124,6 +126,7 @@ def make_video_info(source: Source, demuxer: Demuxer, index: PacketIndex, limits
         variable_frame_rate=has_variable_rate(index.timeline.ticks),
         stream_index=demuxer.stream.index,
         container=demuxer.format,
+        bytes_read=demuxer.bytes_read,
     )
     return replace(info, notes=(*index.notes, *_notes(context, stored, info)))
 
