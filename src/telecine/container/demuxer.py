@@ -6,13 +6,14 @@ by content could otherwise choose playlists, ``ffconcat`` or SDP, which open fil
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from telecine.bitstream import PICTURE_FORMAT_CODECS
 from telecine.container.avio import SourceFile
 from telecine.container.display_matrix import has_moov_box
+from telecine.container.mp4_index import find_movie
 from telecine.container.mp4_tables import check_tables
 from telecine.deadline import Deadline
 from telecine.errors import NoVideoError, SourceError
@@ -86,6 +87,8 @@ class Demuxer:
 
     container: InputContainer
     stream: VideoStream
+    movie: memoryview | None = None
+    """Payload of the movie box of an MP4 or QuickTime file; None if FFmpeg may find tracks elsewhere too."""
 
     def __init__(self, source: Source, deadline: Deadline, max_pixels: int = Limits.max_pixels) -> None:
         self.name = source.name
@@ -141,9 +144,20 @@ class Demuxer:
         """Ordinal of the next packet. It is counted while reading; a seek must set it."""
 
     def _open_container(self) -> InputContainer:
+        self.movie = find_movie(self.read_bytes, self.size)
+        if self.movie is not None and (tags := bytes(self.movie)).find(b"av01") < 0:
+            # opening a long film takes as long as all else, so the usual codec is tried without asking for names
+            guessed = frozenset({"h264"} if b"avc1" in tags else ())
+            container = self._open_with(self._options_for(guessed))
+            if self._options_for(_video_codecs(container)) == self._options_for(guessed):
+                return container
+            container.close()
         with self._open_with(_CODEC_NAMES_ONLY) as container:
-            contexts = [stream.codec_context for stream in container.streams.video]
-            codecs = {context.codec.canonical_name if context is not None else None for context in contexts}
+            codecs = _video_codecs(container)
+        return self._open_with(self._options_for(codecs))
+
+    def _options_for(self, codecs: Set[str | None]) -> dict[str, str]:
+        """Return the options to open a container with video of these codecs."""
         options = {"max_pixels": _coded_max_pixels(self._max_pixels)}
         if "av1" in codecs:
             # FFmpeg's AV1 parser allocates 1500 bytes for each OBU, which can be two bytes long: 2 MB of those would
@@ -152,7 +166,7 @@ class Demuxer:
         elif codecs and codecs <= PICTURE_FORMAT_CODECS:
             # FFmpeg would decode a picture, on one thread, to learn what the scanner reads from headers
             options |= _NO_DECODERS
-        return self._open_with(options)
+        return options
 
     def _open_with(self, options: dict[str, str], **more: Any) -> InputContainer:
         import av
@@ -265,6 +279,7 @@ class Demuxer:
 
     def close(self) -> None:
         """Close the container. May be called twice."""
+        self.movie = None
         self.container.close()
 
     def __enter__(self) -> Demuxer:
@@ -272,6 +287,12 @@ class Demuxer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _video_codecs(container: InputContainer) -> set[str | None]:
+    """Return FFmpeg's names of the video codecs; None for those without a decoder."""
+    contexts = [stream.codec_context for stream in container.streams.video]
+    return {context.codec.canonical_name if context is not None else None for context in contexts}
 
 
 def _codec_name(stream: Any) -> str:

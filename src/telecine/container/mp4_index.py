@@ -17,7 +17,7 @@ import numpy.typing as npt
 from telecine.bitstream.bit_reader import InvalidHeader
 from telecine.container.mp4_tables import read_boxes
 
-__all__ = ["SampleTable", "read_sample_table"]
+__all__ = ["SampleTable", "find_movie", "read_sample_table"]
 
 _Ints = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
@@ -25,7 +25,9 @@ _Boxes = dict[bytes, memoryview]
 """Payloads by the type of the box."""
 
 _MAX_BOXES = 1000
-"""Boxes of the file up to the movie box."""
+"""Boxes of the file up to the movie box and the data."""
+_PLAIN = frozenset(b"ftyp free skip wide pdin uuid mdat".split())
+"""Boxes beside the movie box in which FFmpeg looks for no tracks."""
 _CONTAINERS = frozenset({b"edts", b"dinf", b"mdia", b"minf", b"stbl"})
 """Boxes of a track in which there are others."""
 _TABLES = frozenset(b"tkhd mdhd elst dref stsd stsz stz2 stco co64 stsc stts ctts stss".split())
@@ -63,24 +65,48 @@ class SampleTable:
     """``bool [P]`` True for samples outside the edit, which are there because others may need them."""
 
 
-def read_sample_table(read: Callable[[int, int], memoryview], size: int, track: int) -> SampleTable:
-    """Read the samples of a track.
+def find_movie(read: Callable[[int, int], memoryview], size: int) -> memoryview | None:
+    """Return the payload of the movie box; None if FFmpeg may find tracks in other boxes of the file too.
 
     Args:
         read: returns the bytes of the source at (offset, size), fewer at its end.
+        size: bytes of the source.
+    """
+    position, movie, has_data = 0, None, False
+    for _ in range(_MAX_BOXES):
+        head = read(position, 16)
+        kind, (start, stop) = next(read_boxes(head, 0, len(head)), (b"", (0, 0)))
+        if head[:4] == bytes(4):  # up to the end of the file
+            stop = size - position
+        if kind == b"moov" and movie is None and position + stop <= size:
+            movie = read(position + start, stop - start)
+        elif kind not in _PLAIN or bytes(head[12:16]) in (b"mvhd", b"cmov"):
+            return None
+        has_data |= kind == b"mdat"
+        position += stop
+        if (movie is not None and has_data) or position >= size:
+            break
+    return movie
+
+
+def read_sample_table(movie: memoryview, size: int, track: int) -> SampleTable:
+    """Read the samples of a track.
+
+    Args:
+        movie: payload of the movie box.
         size: bytes of the source.
         track: ID of the track.
 
     Raises:
         InvalidHeader: the tables are missing or damaged, or FFmpeg does not take them as they are.
     """
-    movie: _Boxes = {}
+    header: _Boxes = {}
     tracks = []
-    for kind, payload in _children(_read_movie(read, size)):
-        movie[kind] = payload
+    for kind, payload in _children(movie):
+        header[kind] = payload
         if kind == b"trak" and _field(boxes := _track_boxes(payload), b"tkhd") == track:
             tracks.append(boxes)
-    if len(tracks) != 1 or {b"mvex", b"cmov"} & movie.keys():
+    if len(tracks) != 1 or {b"mvex", b"cmov"} & header.keys():
         raise InvalidHeader("the file is fragmented, or has no track with the ID of the video")
     boxes = tracks[0]
     _check_references(boxes)
@@ -95,7 +121,7 @@ def read_sample_table(read: Callable[[int, int], memoryview], size: int, track: 
     kept, discard = slice(None), np.zeros(len(sizes), np.bool_)
     start = -shift
     if b"elst" in boxes:
-        edit = _read_edit(boxes, time_scale, _time_scale(movie, b"mvhd"))
+        edit = _read_edit(boxes, time_scale, _time_scale(header, b"mvhd"))
         kept, discard, start = _apply_edit(edit, dts, composition if b"ctts" in boxes else None, key, shift)
     dts = dts[kept] + start
     return SampleTable(
@@ -109,20 +135,6 @@ def read_sample_table(read: Callable[[int, int], memoryview], size: int, track: 
         key=key[kept],
         discard=discard,
     )
-
-
-def _read_movie(read: Callable[[int, int], memoryview], size: int) -> memoryview:
-    """Return the payload of the movie box, which must be the first one in which FFmpeg looks for tables."""
-    position = 0
-    for _ in range(_MAX_BOXES):
-        head = read(position, 16)
-        kind, (start, stop) = next(read_boxes(head, 0, len(head)), (b"", (0, 0)))
-        if kind == b"moov" and stop > 16 and position + stop <= size:
-            return read(position + start, stop - start)
-        if not kind or head[:4] == bytes(4) or kind in (b"moov", b"moof") or bytes(head[12:16]) in (b"mvhd", b"cmov"):
-            break
-        position += stop
-    raise InvalidHeader("no complete movie box where one is expected")
 
 
 def _children(payload: memoryview) -> list[tuple[bytes, memoryview]]:

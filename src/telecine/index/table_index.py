@@ -79,7 +79,9 @@ def index_from_tables(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> P
         InvalidHeader: that cannot be done exactly; the message has the reason.
         NoVideoError, LimitError: as :func:`telecine.index.packet_index.read_index` says.
     """
-    table = read_sample_table(demuxer.read_bytes, demuxer.size, demuxer.stream.id)
+    if demuxer.movie is None:
+        raise InvalidHeader("the file is fragmented, or has other boxes than usual")
+    table = read_sample_table(demuxer.movie, demuxer.size, demuxer.stream.id)
     num_packets, time_base = len(table.pts), demuxer.stream.time_base
     if len(demuxer.stream.index_entries) != num_packets or time_base != table.time_base:
         raise InvalidHeader("FFmpeg reads other samples from them")
