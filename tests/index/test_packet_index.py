@@ -203,6 +203,9 @@ class LongVideo:
     format = "mov,mp4,m4a,3gp,3g2,mj2"
     ends_inside_picture = False
 
+    def read_in_order(self) -> None:
+        pass
+
     def packets(self) -> Any:
         for at in range(self.count):
             yield SimpleNamespace(

@@ -25,8 +25,8 @@ class SourceFile:
     records its arguments.
     """
 
-    def __init__(self, data: memoryview, deadline: Deadline, bytes_read: list[int]) -> None:
-        """Open the bytes. The number of those that are read is added to the only item of ``bytes_read``."""
+    def __init__(self, data: memoryview, deadline: Deadline, on_read: Callable[[int, int], None]) -> None:
+        """Open the bytes. ``on_read`` is called with offset and size of what is about to be read."""
         position, requested_seek = 0, bytearray(_SEEK.size)
         errors: list[BaseException | None] = []  # None in place of one that was raised again
 
@@ -45,9 +45,10 @@ class SourceFile:
                 return b""
             start = tell(None)
             deadline.check("reading the packets", start, len(data))
+            count = max(0, min(count, len(data) - start))
+            on_read(start, count)
             chunk = bytes(data[start : start + count])
-            position += len(chunk)
-            bytes_read[0] += len(chunk)
+            position += count
             return chunk
 
         self._errors = errors

@@ -7,6 +7,7 @@ by content could otherwise choose playlists, ``ffconcat`` or SDP, which open fil
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from telecine.container.mp4_tables import check_tables
 from telecine.deadline import Deadline
 from telecine.errors import NoVideoError, SourceError
 from telecine.limits import Limits
+from telecine.source.read_ahead import ReadAhead
 from telecine.source.source import Source
 
 if TYPE_CHECKING:
@@ -98,6 +100,7 @@ class Demuxer:
         """Number of bytes of the source."""
         self._deadline = deadline
         self._bytes_read = [0]
+        self._on_read = partial(_record_read, source.read_ahead, self._bytes_read)  # no reference to this object
         self.can_seek = True
         """False after a seek has led to an unknown packet; the file is then read from its start instead."""
         if not source.are_tables_checked:
@@ -171,7 +174,7 @@ class Demuxer:
     def _open_with(self, options: dict[str, str], **more: Any) -> InputContainer:
         import av
 
-        self._file = SourceFile(self._source.data, self._deadline, self._bytes_read)
+        self._file = SourceFile(self._source.data, self._deadline, self._on_read)
         try:
             container: InputContainer = av.open(
                 self._file, "r", options=_OPTIONS | options, buffer_size=_READ_BYTES, **more
@@ -232,8 +235,16 @@ class Demuxer:
         """Return bytes of the source, fewer at its end."""
         self._deadline.check("reading the packets", offset, self.size)
         data = self._source.data[offset : offset + size]
-        self._bytes_read[0] += len(data)
+        self._on_read(offset, len(data))
         return data
+
+    def prefetch(self, offset: int, size: int) -> None:
+        """Start to read bytes of the source that are needed soon."""
+        self._source.read_ahead.prefetch(offset, size)
+
+    def read_in_order(self) -> None:
+        """Expect that all packets are read from here on."""
+        self._source.read_ahead.read_in_order()
 
     @property
     def bytes_read(self) -> int:
@@ -287,6 +298,12 @@ class Demuxer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _record_read(read_ahead: ReadAhead, bytes_read: list[int], offset: int, size: int) -> None:
+    bytes_read[0] += size
+    if size >= _READ_BYTES:  # a packet is prefetched with others
+        read_ahead.prefetch(offset, size)
 
 
 def _video_codecs(container: InputContainer) -> set[str | None]:

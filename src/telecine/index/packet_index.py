@@ -142,6 +142,7 @@ def read_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIn
         NoVideoError: the stream has no packets or no presentable frame.
         LimitError: the video has more packets or lasts longer than allowed.
     """
+    demuxer.read_in_order()
     scan = scan_packets(demuxer, demuxer.packets(), limits, deadline, with_order=False)
     if not scan.facts:
         raise NoVideoError(f"{demuxer.name}: the video stream has no packets{scan.reason}")

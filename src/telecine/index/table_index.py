@@ -34,7 +34,7 @@ from telecine.notes import Note
 if TYPE_CHECKING:
     from av.packet import Packet
 
-__all__ = ["complete_index", "find_index", "index_from_tables", "read_packet", "read_whole_index"]
+__all__ = ["complete_index", "find_index", "index_from_tables", "read_packets", "read_whole_index"]
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 _IN_BAND_PARAMETER_SETS = frozenset({b"avc3", b"hev1"})
@@ -45,6 +45,8 @@ _UNREAD = PacketInfo()
 """Facts of a packet that was not read."""
 _NUM_SAMPLED = 64
 """Packets of the tables that are compared with FFmpeg's index at once."""
+_NUM_AHEAD = 16
+"""Parts of the source that are fetched while one is read, and packets of such a part in the decode."""
 _NUM_FIRST = 16
 """Packets that show if a codec that can reorder frames does so: an encoder that uses B-frames uses them soon."""
 
@@ -150,8 +152,12 @@ def complete_index(
     if index.offset is None:
         return index
     reader = _RegionReader(index, demuxer, limits, deadline)
-    for start, targets in _regions(reader.keys, np.unique(index.display_order[frames])):
-        reader.read_region(start, targets)
+    regions = list(_regions(reader.keys, np.unique(index.display_order[frames])))
+    for i, region in enumerate(regions):
+        # several are fetched at once, because that takes no longer than one
+        for ahead in regions[i + _NUM_AHEAD : i + _NUM_AHEAD + 1] if i else regions[: _NUM_AHEAD + 1]:
+            _prefetch(demuxer, index, np.arange(ahead[0], ahead[1][-1] + 1))
+        reader.read_region(*region)
     return replace(
         index,
         random_access=reader.random_access,
@@ -214,6 +220,26 @@ def _regions(
     begins = np.flatnonzero(np.append(True, starts[1:] > targets[:-1] + 1)).tolist()
     for begin, end in zip(begins, [*begins[1:], len(targets)], strict=True):
         yield int(starts[begin]), targets[begin:end]
+
+
+def read_packets(
+    demuxer: Demuxer, index: PacketIndex, ordinals: npt.NDArray[np.int64]
+) -> Iterator[tuple[int, Packet[Any]]]:
+    """Yield (ordinal, packet) for ascending ordinals of packets whose position is known."""
+    for start in range(0, len(ordinals), _NUM_AHEAD):
+        part = ordinals[start : start + _NUM_AHEAD]
+        _prefetch(demuxer, index, part)
+        for ordinal in part.tolist():
+            yield ordinal, read_packet(demuxer, index, ordinal)
+
+
+def _prefetch(demuxer: Demuxer, index: PacketIndex, ordinals: npt.NDArray[np.int64]) -> None:
+    """Start to read some packets and what is between them, unless that is too much."""
+    assert index.offset is not None
+    offset, size = index.offset[ordinals], index.size[ordinals]
+    first, last = int(offset.min()), int((offset + size).max())
+    if last - first < 4 * size.sum():
+        demuxer.prefetch(first, last - first)
 
 
 def read_packet(demuxer: Demuxer, index: PacketIndex | SampleTable, ordinal: int) -> Packet[Any]:

@@ -16,7 +16,7 @@ from telecine.container.demuxer import Demuxer
 from telecine.container.timestamps import MPEG_CLOCK_TICKS, NO_TIME
 from telecine.errors import SourceError, UnsupportedVideoError
 from telecine.index.packet_index import PacketIndex
-from telecine.index.table_index import read_packet
+from telecine.index.table_index import read_packets
 
 if TYPE_CHECKING:
     from av.packet import Packet
@@ -73,8 +73,7 @@ class PacketReader:
 
     def _read(self, ordinals: npt.NDArray[np.int64]) -> Iterator[tuple[int, Packet[Any]]]:
         if self.index.offset is not None:
-            for ordinal in ordinals.tolist():
-                yield ordinal, read_packet(self.demuxer, self.index, ordinal)
+            yield from read_packets(self.demuxer, self.index, ordinals)
             return
         if self.index.packets is not None:
             for ordinal in ordinals.tolist():

@@ -25,6 +25,7 @@ from telecine.deadline import Deadline
 from telecine.errors import OptionsError, SourceError
 from telecine.limits import Limits
 from telecine.source.http import fetch
+from telecine.source.read_ahead import ReadAhead
 from telecine.source.spool import map_descriptor, reraise_foreign, spool
 from telecine.source.urls import ByteLimit, decode_data_url, path_of_file_url, printable, url_name
 from telecine.validation import format_value
@@ -93,6 +94,7 @@ class Source:
         """True once the memory that the tables of the container take is known to be small."""
         self._data: memoryview | None = data
         self._mapping = mapping
+        self.read_ahead = ReadAhead(mapping, 0 if mapping is None else len(mapping) - data.nbytes)
 
     @property
     def data(self) -> memoryview:
