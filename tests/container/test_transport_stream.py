@@ -1,4 +1,4 @@
-"""Transport streams that end inside a picture."""
+"""Transport streams that end inside a picture, lack packets, or were joined."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ import telecine
 from support.clips import CLIPS
 from support.ffmpeg_cli import ffmpeg
 from telecine.backends.registry import get_backend
-from telecine.container.demuxer import ends_inside_payload
+from telecine.container.demuxer import Demuxer
+from telecine.container.transport_stream import ends_inside_payload, find_clean_gaps
+from telecine.deadline import Deadline
+from telecine.index.packet_index import PacketIndex, read_index
+from telecine.limits import Limits
+from telecine.source.source import open_source
 
 _PID = 0x100
 _PACKET = 188
@@ -90,3 +95,76 @@ def test_the_cut_is_found_for_packets_of_188_192_and_204_bytes(tmp_path: Path) -
 @pytest.mark.parametrize("data", [b"", b"G", b"G" * 2, b"G" * 1000, bytes(5000)])
 def test_other_bytes_are_no_cut_picture(data: bytes) -> None:
     assert not ends_inside_payload(memoryview(data), _PID)
+
+
+def _pictures(data: bytes) -> list[list[bytes]]:
+    """Return the transport packets of a stream, grouped by the picture that starts in the first one."""
+    groups: list[list[bytes]] = [[]]
+    for at, pid, starts in _packets(data):
+        if pid == _PID and starts:
+            groups.append([])
+        groups[-1].append(data[at : at + _PACKET])
+    return groups
+
+
+@pytest.mark.parametrize("size", ["192x144", "128x96"])
+@pytest.mark.parametrize("layout", [[], ["-mpegts_m2ts_mode", "1"]], ids=["ts", "m2ts"])
+@pytest.mark.parametrize("offset", [0, 100, -1])
+@pytest.mark.parametrize("codec", ["libx264", "libx265"])
+def test_no_picture_is_lost_where_files_were_joined(
+    tmp_path: Path, codec: str, offset: int, layout: list[str], size: str
+) -> None:
+    files = [tmp_path / "first.ts", tmp_path / "second.ts"]
+    for file, of_size, start in zip(files, ("192x144", size), (5, 5 + offset), strict=True):
+        source = ["-f", "lavfi", "-i", f"testsrc2=size={of_size}:rate=25", "-frames:v", "20", "-pix_fmt", "yuv420p"]
+        ffmpeg([*source, "-c:v", codec, "-g", "8", "-threads", "1", "-output_ts_offset", str(start), *layout, file])
+    joined = tmp_path / "joined.ts"
+    joined.write_bytes(b"".join(file.read_bytes() for file in files))
+    frames = telecine.load(joined, size=(192, 144))
+    assert frames.report.lost == () and len(frames) == 40
+    expected = np.concatenate([telecine.load(file, size=(192, 144)).data for file in files])
+    np.testing.assert_array_equal(frames.data, expected)
+
+
+def _index(data: bytes) -> PacketIndex:
+    limits, deadline = Limits(), Deadline()
+    with open_source(data, limits, deadline) as source, Demuxer(source, deadline) as demuxer:
+        return read_index(demuxer, limits, deadline)
+
+
+@pytest.mark.parametrize("name", ["h264_pyramid.mp4", "hevc_open_gop.mp4", "mpeg2.mp4"])
+def test_no_picture_is_corrupt_if_whole_ones_are_missing_beside_it(tmp_path: Path, name: str) -> None:
+    data = _stream(tmp_path, name)
+    whole = telecine.load(data)
+    known = {round(time * 1000): picture for time, picture in zip(whole.timestamps, whole.data, strict=True)}
+    pictures = _pictures(data)
+    cut = b"".join(b"".join(group) for group in [*pictures[:21], *pictures[22:]])
+    index = _index(cut)
+    assert not index.corrupt.any() and index.clean_gaps.tolist() == [20]
+    frames = telecine.load(cut)
+    for time, picture in zip(frames.timestamps, frames.data, strict=True):
+        assert np.abs(picture.astype(int) - known[round(time * 1000)]).max() <= 3, f"{time} s"
+
+
+@pytest.mark.parametrize("name", ["h264_pyramid.mp4", "hevc_open_gop.mp4", "mpeg2.mp4"])
+def test_a_picture_without_one_of_its_transport_packets_is_corrupt(tmp_path: Path, name: str) -> None:
+    pictures = _pictures(_stream(tmp_path, name))
+    number = next(i for i in range(22, 50) if len(pictures[i]) > 3 and all(p[1:3] != b"\x40\x00" for p in pictures[i]))
+    for missing in (1, -1):
+        group = [*pictures[number]]
+        del group[missing]
+        index = _index(b"".join(b"".join(group) for group in [*pictures[:number], group, *pictures[number + 1 :]]))
+        assert index.corrupt[number - 1]  # the first group has no picture
+        assert len(index.clean_gaps) == 0
+
+
+def test_a_gap_that_cannot_be_located_is_not_clean(tmp_path: Path) -> None:
+    data = bytearray(_stream(tmp_path, "h264_pyramid.mp4"))
+    positions = [at for at, pid, starts in _packets(bytes(data)) if pid == _PID and starts][20:23]
+    assert find_clean_gaps(memoryview(data), _PID, positions) == []
+    data[positions[2] + 3] ^= 5  # the continuity counter of the first packet of a picture
+    assert find_clean_gaps(memoryview(data), _PID, positions) == [2]
+    assert find_clean_gaps(memoryview(data), _PID, [*positions[:2], positions[2] + 1]) == []
+    data[positions[1]] = 0
+    assert find_clean_gaps(memoryview(data), _PID, positions) == []
+    assert find_clean_gaps(memoryview(bytes(5000)), _PID, [0, 188, 376]) == []

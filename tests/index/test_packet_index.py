@@ -210,7 +210,7 @@ class LongVideo:
         for at in range(self.count):
             yield SimpleNamespace(
                 pts=40 * at, dts=40 * at, duration=40, size=5000, is_keyframe=at % 250 == 0, is_discard=False,
-                is_disposable=False, is_corrupt=False, has_sidedata=lambda kind: False,
+                is_disposable=False, is_corrupt=False, pos=None, has_sidedata=lambda kind: False,
             )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ by content could otherwise choose playlists, ``ffconcat`` or SDP, which open fil
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from telecine.container.avio import SourceFile
 from telecine.container.display_matrix import has_moov_box
 from telecine.container.mp4_index import find_movie
 from telecine.container.mp4_tables import check_tables
+from telecine.container.transport_stream import ends_inside_payload, find_clean_gaps
 from telecine.deadline import Deadline
 from telecine.errors import NoVideoError, SourceError
 from telecine.limits import Limits
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
     from av.video.stream import VideoStream
 
-__all__ = ["ALLOWED_FORMATS", "Demuxer", "ends_inside_payload"]
+__all__ = ["ALLOWED_FORMATS", "Demuxer"]
 
 _AUDIO_FORMATS = "mp3 aac wav flac"
 """Formats that are opened so that the error message can name their streams."""
@@ -57,15 +58,6 @@ _DECODER_PARAMETERS = (
 )
 _UNALIGNED = 1
 """AV_CODEC_FLAG_UNALIGNED: without it, decoders round a crop on the left down to a multiple of the alignment."""
-
-_SYNC = 0x47
-"""First byte of each packet of an MPEG transport stream (ISO/IEC 13818-1)."""
-_PACKET_SIZES = (188, 192, 204)
-"""Bytes of a transport packet: plain, with a time in front (M2TS), with error correction behind."""
-_NUM_CHECKED = 5
-"""Transport packets whose sync bytes must be where they are expected."""
-_HEADER_BYTES, _PAYLOAD_END = 3, 188
-"""Bytes of a transport packet from its sync byte up to the end of the PID, and of the payload."""
 
 
 def _coded_max_pixels(max_pixels: int) -> str:
@@ -122,6 +114,11 @@ class Demuxer:
     def ends_inside_picture(self) -> bool:
         """True if the end of the last picture is missing, as far as the container tells."""
         return self.format == "mpegts" and ends_inside_payload(self._source.data, self.stream.id)
+
+    def find_clean_gaps(self, positions: Sequence[int]) -> list[int]:
+        """Return which of some consecutive packets, given by their positions, follow a gap between two pictures."""
+        self.check_reading()
+        return find_clean_gaps(self._source.data, self.stream.id, positions) if min(positions) >= 0 else []
 
     def rewind(self) -> None:
         """Move to the start of the file by opening it again, because some demuxers cannot seek to their start."""
@@ -315,20 +312,3 @@ def _video_codecs(container: InputContainer) -> set[str | None]:
 def _codec_name(stream: Any) -> str:
     context = getattr(stream, "codec_context", None)
     return str(context.name) if context is not None else "of an unknown codec"
-
-
-def ends_inside_payload(data: memoryview, pid: int) -> bool:
-    """Return True if the file ends inside a transport packet that continues a picture of the stream ``pid``.
-
-    FFmpeg drops such a packet without a sign, so the last picture lacks its end. A file that ends between two transport
-    packets does not show if one is missing.
-    """
-    for size in _PACKET_SIZES:
-        for rest in range(_HEADER_BYTES, min(_PAYLOAD_END, len(data))):
-            start = len(data) - rest
-            checked = [start - i * size for i in range(_NUM_CHECKED + 1)]
-            if checked[-1] >= 0 and all(data[at] == _SYNC for at in checked):
-                starts_picture = bool(data[start + 1] & 0x40)  # payload_unit_start_indicator
-                found = (data[start + 1] & 0x1F) << 8 | data[start + 2]
-                return found == pid and not starts_picture
-    return False

@@ -87,6 +87,8 @@ class PacketIndex:
     """``int64 [P]`` position of each packet in the source, if the index comes from the container's tables. Then
     :attr:`random_access`, :attr:`leading` and :attr:`disposable` hold only for packets that
     :func:`telecine.index.table_index.complete_index` has read; for others they are 0."""
+    clean_gaps: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+    """Ascending ordinals of packets before which data is missing, although no packet is incomplete."""
     notes: tuple[Note, ...] = ()
     """Repairs of the packets and their times."""
 
@@ -102,7 +104,8 @@ class PacketIndex:
         """
         first, last = packets[0], packets[-1]  # only this section: a long video has many decode ranges
         corrupt_before = np.append(0, np.cumsum(self.corrupt[first:last]))[packets - first]
-        has_gap: npt.NDArray[np.bool_] = np.diff(corrupt_before, prepend=0) > 0
+        corrupt_before += np.searchsorted(self.clean_gaps, packets, side="right")
+        has_gap: npt.NDArray[np.bool_] = np.diff(corrupt_before, prepend=corrupt_before[0]) > 0
         return has_gap
 
     def display_positions(self, packets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -187,6 +190,7 @@ def build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits: 
         raise LimitError(
             f"{demuxer.name}: lasts {timeline.duration:.0f} s; limits.max_seconds is {limits.max_seconds:g}"
         )
+    corrupt, clean_gaps = _find_missing_data(demuxer, scan)
     return PacketIndex(
         codec=scan.codec,
         time_base=time_base,
@@ -211,7 +215,8 @@ def build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits: 
         crops_left=scan.crops_left,
         notes=tuple(_notes(scan, are_synthetic)),
         packets=scan.packets,
-        corrupt=_corrupt(demuxer, scan),
+        corrupt=corrupt,
+        clean_gaps=clean_gaps,
         new_extradata=scan.new_extradata,
         palettes=scan.palettes,
     )
@@ -227,12 +232,18 @@ def _notes(scan: PacketScan, are_times_synthetic: bool) -> Iterator[Note]:
         yield Note("start-codes", "packets have start codes where the container announces lengths; they were replaced")
 
 
-def _corrupt(demuxer: Demuxer, scan: PacketScan) -> npt.NDArray[np.bool_]:
+def _find_missing_data(demuxer: Demuxer, scan: PacketScan) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+    """Return :attr:`PacketIndex.corrupt` and :attr:`PacketIndex.clean_gaps`."""
     corrupt: npt.NDArray[np.bool_] = np.array(scan.corrupt, np.bool_)
+    gaps: set[int] = set()
     if demuxer.format == "mpegts":
+        for ordinal in np.flatnonzero(corrupt).tolist():
+            found = demuxer.find_clean_gaps(scan.position[ordinal : ordinal + 3].tolist())
+            corrupt[ordinal] = not found
+            gaps.update(ordinal + number for number in found)
         # FFmpeg's parsers end a picture at the start of the next one, and give it the flag of that packet
         corrupt[1:] |= corrupt[:-1].copy()
-    return corrupt
+    return corrupt, np.array(sorted(gaps), np.int64)
 
 
 def disposable_packets(scan: PacketScan, max_temporal_id: int) -> npt.NDArray[np.bool_]:

@@ -51,6 +51,7 @@ class PacketScan:
     def __init__(self, codec: str, extradata: bytes, keep: bool) -> None:
         self.codec = codec
         self.pts, self.dts, self.duration, self.size = array("q"), array("q"), array("q"), array("q")
+        self.position = array("q")
         self.key, self.discard, self.corrupt = bytearray(), bytearray(), bytearray()
         self.facts: list[PacketInfo] = []
         """Header facts of each packet. Scanners return the same few objects, so that this is a list of references."""
@@ -71,6 +72,7 @@ class PacketScan:
         self.dts.append(NO_TIME if dts is None else dts)
         self.duration.append(packet.duration or 0)
         self.size.append(size)
+        self.position.append(-1 if packet.pos is None else packet.pos)
         self.key.append(is_key)
         self.discard.append(packet.is_discard)
         self.corrupt.append(packet.is_corrupt)

@@ -42,17 +42,11 @@ from telecine.timeline import Timeline
 from telecine.validation import check_options
 
 
-class FakePacket(bytes):
-    """The bytes of a packet, with the attribute that PyAV sets for corrupt packets."""
-
-    is_corrupt = False
-
-
-class FakePackets(list[FakePacket]):
+class FakePackets(list[bytes]):
     """The packets of an index, with a record of the ones read."""
 
     def __init__(self, pictures: Sequence[Coded]) -> None:
-        super().__init__(FakePacket(picture.packet()) for picture in pictures)
+        super().__init__(picture.packet() for picture in pictures)
         self.read: list[int] = []
 
     def __getitem__(self, ordinal: Any) -> Any:
@@ -169,10 +163,9 @@ def test_damaged_frames_are_left_out_and_counted_in_the_notes(double: Double) ->
     assert decoded.notes == ("1 rows are damaged",)
 
 
-def test_frames_that_refer_to_a_packet_with_the_corrupt_flag_are_left_out(double: Double) -> None:
+def test_frames_that_refer_to_a_corrupt_packet_are_left_out(double: Double) -> None:
     request = _request(gop(0, 9), [0, 8])
-    packets: Any = request.index.packets
-    packets[3].is_corrupt = True
+    request.index.corrupt[3] = True
     assert NvdecBackend().decode(request).kept.tolist() == [True, False]
 
 

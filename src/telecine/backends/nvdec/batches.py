@@ -64,7 +64,7 @@ def _read(request: DecodeRequest, ranges: list[DecodeRange]) -> Batch:
     packets: list[Any] = []
     for position, (ordinal, packet) in enumerate(request.reader.read_in_band(ordinals)):
         packets.append(packet)
-        if packet.is_corrupt:
+        if index.corrupt[ordinal]:
             # a second field belongs to the picture of the packet in front of it
             flags[position - int(position > 0 and index.second_field[ordinal])] |= _CORRUPT
     rows = [(ordinal, row) for ordinal, wanted in output_rows(ranges).items() for row in wanted]
