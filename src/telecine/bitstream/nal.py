@@ -29,7 +29,8 @@ ParameterSetKey = tuple[int, int]
 _DEPENDENT_TYPES = {7: frozenset({8}), 32: frozenset({33, 34}), 33: frozenset({34})}
 """By type of a parameter set, the types of those that refer to it (the types of H.264 and HEVC do not overlap)."""
 _SLICE_TYPES = {"h264": range(1, 6), "hevc": range(32)}
-_ZEROS = b"\0\0\0"
+_ZEROS = bytes(16)
+"""Zeros that count as damage. Three would prove it too, but to search for them takes seven times as long."""
 _MAX_SLICE_BYTES = 256
 """Bytes of a unit other than a parameter set that :class:`NalSplitter` gives: enough for a slice header."""
 _TYPE_SHIFT_AND_MASK = {"h264": (0, 0x1F), "hevc": (1, 0x3F)}

@@ -50,6 +50,10 @@ _NO_PARSERS, _NO_DECODERS = {"fflags": "+noparse"}, {"codec_whitelist": "none"}
 _CODEC_NAMES_ONLY = {**_NO_PARSERS, **_NO_DECODERS, "probesize": "32"}
 """Options to learn only the names of the codecs: nothing is parsed or decoded."""
 _STILL_DISPOSITIONS = ("attached_pic", "timed_thumbnails", "still_image")
+_WHOLE_PACKETS = ("mov", "matroska", "avi", "flv", "ivf", "nut")
+"""Formats in which packets are stored whole, at the position that FFmpeg gives or at most 16 bytes behind it."""
+_ZEROS = 64
+"""Zero bytes behind a packet that ends in zeros which are damage: the next packet begins with something else."""
 _READ_BYTES = 1 << 16
 _DECODER_PARAMETERS = (
     *("extradata", "width", "height", "codec_tag", "bits_per_coded_sample"),
@@ -226,6 +230,8 @@ class Demuxer:
                 return
             if packet.size:
                 self.position += 1
+                if packet.pos is not None and self.ends_in_zeros(packet, packet.pos):
+                    packet.is_corrupt = True
                 yield packet
 
     def read_bytes(self, offset: int, size: int) -> memoryview:
@@ -242,6 +248,16 @@ class Demuxer:
     def read_in_order(self) -> None:
         """Expect that all packets are read from here on."""
         self._source.read_ahead.read_in_order()
+
+    def ends_in_zeros(self, data: Packet[Any] | memoryview, offset: int) -> bool:
+        """Return True if a packet at a position of the file ends in zeros that go on behind it.
+
+        A part of the file was then lost. Decoders may not notice, and zeros alone may be padding.
+        """
+        view = memoryview(data)
+        if view[-1] or not self.format.startswith(_WHOLE_PACKETS):
+            return False
+        return self.read_bytes(offset + len(view), _ZEROS) == bytes(_ZEROS)
 
     @property
     def bytes_read(self) -> int:

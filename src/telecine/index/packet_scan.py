@@ -36,6 +36,8 @@ MAX_KEPT_BYTES = 32 << 20
 PACKET_BYTES = 1024
 """Memory of a kept packet besides its data."""
 
+_CODECS_WITH_HIDDEN_FRAMES = ("av1", "vp8", "vp9")
+
 # Facts of packets without a scanner; two shared objects, since there may be very many packets.
 # In codecs with references the container's key frame flag proves nothing: only the first packet is independent.
 _INDEPENDENT = PacketInfo(random_access=RandomAccess.CLOSED, leading=Leading.DECODABLE)
@@ -148,6 +150,8 @@ def scan_packets(
                     if not scan.pts and codec in CODECS_WITH_FIELDS:
                         scan.interlaced = has_two_fields(codec, memoryview(packet), context.height)
                         scan.picture = picture_colors(codec, memoryview(packet))
+                if packet.is_corrupt and codec in _CODECS_WITH_HIDDEN_FRAMES:
+                    facts = facts._replace(is_damaged=True, shown=True)  # the list of its frames is at its end
                 if scan.new_extradata and not updated and not is_updatable:
                     # a decoder that starts here has the stream's extradata, not that of an earlier packet
                     facts = facts._replace(random_access=RandomAccess.NONE)

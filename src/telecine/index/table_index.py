@@ -253,6 +253,7 @@ def read_packet(demuxer: Demuxer, index: PacketIndex | SampleTable, ordinal: int
     packet.pts, packet.dts = int(index.pts[ordinal]), int(index.dts[ordinal])
     packet.duration, packet.time_base = int(index.duration[ordinal]), index.time_base
     packet.is_keyframe = bool(index.key[ordinal])
+    packet.is_corrupt = demuxer.ends_in_zeros(data, int(index.offset[ordinal]))
     return packet
 
 
@@ -314,6 +315,8 @@ def _check_scan(scan: PacketScan, first: int, key: npt.NDArray[np.bool_]) -> Non
         each.shown and not each.second_field and each.leading != Leading.UNDECODABLE for each in facts
     ):
         raise InvalidHeader(f"packets of this {scan.codec} stream may have no frame of their own")
+    if any(scan.corrupt):
+        raise InvalidHeader("packets are damaged")
     if scan.has_changed_parameter_sets or scan.has_start_codes:
         raise InvalidHeader("the parameter sets change in the packets, or packets have start codes")
     is_point = [each.random_access != RandomAccess.NONE for each in facts]
