@@ -255,7 +255,7 @@ class Demuxer:
         A part of the file was then lost. Decoders may not notice, and zeros alone may be padding.
         """
         view = memoryview(data)
-        if view[-1] or not self.format.startswith(_WHOLE_PACKETS):
+        if not len(view) or view[-1] or not self.format.startswith(_WHOLE_PACKETS):
             return False
         return self.read_bytes(offset + len(view), _ZEROS) == bytes(_ZEROS)
 
