@@ -17,7 +17,7 @@ __all__ = [
     "PictureFormat", "RandomAccess", "Scanner", "can_contain_fields", "frames_info", "scanner_for",
 ]  # fmt: skip
 
-_LEGACY = "ffv1 flv1 h263 msmpeg4v1 msmpeg4v2 msmpeg4v3 svq1 theora vp6 vp6f vp7 wmv1 wmv2".split()
+_LEGACY = "ffv1 flv1 h263 msmpeg4v1 msmpeg4v2 msmpeg4v3 svq1 vp6 vp6f vp7 wmv1 wmv2".split()
 _SCANNERS: dict[str, str] = {
     "h264": "h264:H264Scanner",
     "hevc": "hevc:HevcScanner",
@@ -29,6 +29,7 @@ _SCANNERS: dict[str, str] = {
     "mpeg4": "mpeg:Mpeg4Scanner",
     "vc1": "mpeg:Vc1Scanner",
     "wmv3": "mpeg:Vc1Scanner",
+    "theora": "legacy:TheoraScanner",
     **dict.fromkeys(_LEGACY, "legacy:LegacyScanner"),
 }
 REORDERING_CODECS = frozenset("h264 hevc vvc mpeg1video mpeg2video mpeg4 vc1 wmv3 cavs dirac rv30 rv40 svq3".split())

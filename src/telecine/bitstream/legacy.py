@@ -12,11 +12,15 @@ from contextlib import suppress
 from telecine.bitstream import Leading, PacketInfo, RandomAccess, Scanner
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 
-__all__ = ["LegacyScanner"]
+__all__ = ["LegacyScanner", "TheoraScanner"]
 
 _HEADER_BYTES = 16
 _INTRA = PacketInfo(random_access=RandomAccess.CLOSED, leading=Leading.DECODABLE)
 _PREDICTED = PacketInfo(leading=Leading.DECODABLE)
+_HEADERS = PacketInfo(shown=False, has_picture=False, leading=Leading.DECODABLE)
+_FIRST_HEADER = _HEADERS._replace(random_access=RandomAccess.CLOSED)
+_IDENTIFICATION, _COMMENT, _SETUP = 0x80, 0x81, 0x82
+"""First bytes of Theora's header packets (Theora specification, 6.1)."""
 
 
 class LegacyScanner(Scanner):
@@ -33,6 +37,23 @@ class LegacyScanner(Scanner):
             with suppress(InvalidHeader):
                 is_intra = self._is_intra(BitReader(bytes(packet[:_HEADER_BYTES])))
         return _INTRA if is_intra else _PREDICTED
+
+
+class TheoraScanner(LegacyScanner):
+    """Scans Theora. Header packets in mid-stream begin the next link of a chained Ogg file, and decoders need them."""
+
+    def __init__(self, codec: str, extradata: bytes) -> None:
+        super().__init__(codec, extradata)
+        self._extradata = extradata
+        self._has_changed_headers = False
+
+    def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
+        kind, name = packet[:1], packet[1:7]
+        if name == b"theora" and kind[0] in (_IDENTIFICATION, _COMMENT, _SETUP):
+            self._has_changed_headers |= kind[0] != _COMMENT and bytes(packet) not in self._extradata
+            return _FIRST_HEADER if kind[0] == _IDENTIFICATION else _HEADERS
+        # a decoder that starts at a picture has the headers of the first link
+        return super().scan(packet, is_key and not self._has_changed_headers, with_order)
 
 
 def _is_h263_intra(bits: BitReader) -> bool:

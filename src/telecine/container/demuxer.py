@@ -55,6 +55,8 @@ _WHOLE_PACKETS = ("mov", "matroska", "avi", "flv", "ivf", "nut")
 _ZEROS = 64
 """Zero bytes behind a packet that ends in zeros which are damage: the next packet begins with something else."""
 _READ_BYTES = 1 << 16
+_VP8_HEADER = b"OVP80"
+"""Start of VP8's header packets in Ogg. FFmpeg returns those of later links in a chain; no decoder needs them."""
 _DECODER_PARAMETERS = (
     *("extradata", "width", "height", "codec_tag", "bits_per_coded_sample"),
     # decoders that do not read colours from the bitstream give pictures those of the container
@@ -216,6 +218,7 @@ class Demuxer:
         import av
 
         packets = self.container.demux(self.stream)
+        is_ogg_vp8 = self.format == "ogg" and self.stream.codec_context.name == "vp8"
         while True:
             try:
                 packet = next(packets, None)
@@ -228,7 +231,7 @@ class Demuxer:
             if packet is None:
                 self.check_reading()
                 return
-            if packet.size:
+            if packet.size and not (is_ogg_vp8 and bytes(packet)[: len(_VP8_HEADER)] == _VP8_HEADER):
                 self.position += 1
                 if packet.pos is not None and self.ends_in_zeros(packet, packet.pos):
                     packet.is_corrupt = True
