@@ -3,6 +3,7 @@
 - :func:`load` decodes chosen frames of a video: by count, rate, index, time, or a model's own sampling rule.
 - :func:`probe` reads the facts of a video without decoding it.
 - :func:`open` indexes a video once and answers many requests; long videos come in chunks of bounded memory.
+- :func:`live` watches a camera or stream: frames of the last seconds, again and again.
 - :class:`Pool` decodes many videos at once, within the cores and the memory of the machine.
 - :func:`list_backends` lists the decoders that work on this machine.
 
@@ -10,7 +11,7 @@ Importing the package loads neither torch nor CUDA nor a decoder library, and st
 subclasses of :class:`TelecineError`.
 """
 
-from telecine.api import load, open, probe
+from telecine.api import live, load, open, probe
 from telecine.backends.base import BackendStatus
 from telecine.backends.registry import list_backends
 from telecine.deadline import Deadline
@@ -30,6 +31,8 @@ from telecine.errors import (
 from telecine.frames import Frame, Frames, Report
 from telecine.index.video_info import VideoInfo
 from telecine.limits import Limits
+from telecine.live.segments import Segment
+from telecine.live.stream import LiveStream
 from telecine.notes import Note
 from telecine.pixels.geometry import Fit
 from telecine.pool import Pool, PoolFuture
@@ -52,6 +55,7 @@ __all__ = [
     "Frames",
     "LimitError",
     "Limits",
+    "LiveStream",
     "NoVideoError",
     "Note",
     "OptionsError",
@@ -60,6 +64,7 @@ __all__ = [
     "PoolFuture",
     "Report",
     "Sampling",
+    "Segment",
     "SourceError",
     "TelecineError",
     "Timeline",
@@ -67,6 +72,7 @@ __all__ = [
     "Video",
     "VideoInfo",
     "list_backends",
+    "live",
     "load",
     "open",
     "probe",

@@ -1,19 +1,32 @@
-"""The public functions of telecine: load frames, and read the facts of a video."""
+"""The public functions of telecine: load frames, read the facts of a video, and watch a live stream."""
 
 from __future__ import annotations
 
-from typing import Unpack
+import os
+from collections.abc import Collection
+from typing import Any, Literal, SupportsFloat, SupportsIndex, Unpack
 
+from telecine.backends.registry import prepare_backend
 from telecine.deadline import Deadline, Timeout
 from telecine.frames import Frames
 from telecine.index.video_info import VideoInfo, read_video_info
 from telecine.limits import Limits
+from telecine.live.capture import LiveOptions
+from telecine.live.connection import ConnectionOptions
+from telecine.live.stream import LiveStream
+from telecine.live.uris import LiveUri, check_host
 from telecine.pipeline import run_request
-from telecine.request import LoadOptions, OpenOptions, Request, SourceLike, show_options
+from telecine.pixels.geometry import fit_size
+from telecine.request import LoadOptions, OpenOptions, Request, SizeLike, SourceLike, show_options
+from telecine.settings import choose_backend
 from telecine.source.source import open_source
+from telecine.validation import Option
 from telecine.video import Video
 
-__all__ = ["load", "open", "probe"]
+__all__ = ["live", "load", "open", "probe"]
+
+_SECONDS, _OVERLAP = Option(float, low=0.05, high=86_400), Option(float, low=0, high=86_400)
+_FLAG, _TRANSPORT = Option(bool), Option(str, choices=("tcp", "udp"))
 
 
 @show_options(LoadOptions)
@@ -98,3 +111,71 @@ def open(source: SourceLike, *, timeout: Timeout = None, **options: Unpack[OpenO
         TelecineError: as :func:`load` says, but for errors of decoding.
     """
     return Video(source, timeout=timeout, **options)
+
+
+def live(
+    uri: str | os.PathLike[str],
+    *,
+    every: SupportsFloat,
+    frames: SupportsIndex,
+    overlap: SupportsFloat = 0,
+    size: SizeLike = None,
+    device: str | None = None,
+    key_frames: bool = False,
+    transport: Literal["tcp", "udp"] = "tcp",
+    timeout: SupportsFloat = 10,
+    verify_tls: bool = True,
+    allowed_hosts: Collection[str] | None = None,
+    limits: Limits | None = None,
+) -> LiveStream:
+    """Watch a live stream: frames of the last seconds, again and again, until told to stop.
+
+    The result is an iterator and an async iterator of :class:`telecine.Segment`. It connects again after every outage.
+    docs/live.md describes it, with a table of symptoms.
+
+    Args:
+        uri: ``rtsp``, ``rtsps``, ``rtmp``, ``rtmps``, ``http(s)`` (HLS, FLV, MPEG-TS), ``udp``, ``tcp`` or ``srt`` URI,
+            or the path of a file, which is played in real time.
+        every: seconds from one segment to the next.
+        frames: frames in a segment, at most, spread evenly over it; the last one is the newest.
+        overlap: seconds that a segment covers also of the one before it.
+        size: as for :func:`load`.
+        device: device of the returned frames, as for :func:`load`. Decoding is on the CPU.
+        key_frames: True to decode key frames only, which takes least time; a segment has those that there are.
+        transport: transport of the media of RTSP. With "udp" packets may be lost.
+        timeout: seconds without a byte from the server after which the connection is given up, also while it opens.
+            For cameras that send only when something moves and give no other sign of life, a long time.
+        verify_tls: False to accept any certificate of an ``rtsps`` or ``rtmps`` server.
+        allowed_hosts: hosts that may be reached, if the URI comes from someone else; private ones also need
+            ``limits.allow_private_hosts``. None if the caller is trusted.
+        limits: ``max_pixels`` and ``max_output_bytes`` hold for each segment.
+
+    Raises:
+        OptionsError: An option is wrong.
+        SourceError: The host is not in ``allowed_hosts``.
+        BackendUnavailable: The device cannot be used.
+    """
+    checked = LiveUri.of(uri)
+    if allowed_hosts is not None:
+        check_host(checked.host, allowed_hosts)
+    checked_size: Any = tuple(size) if isinstance(size, list) else size
+    fit_size(checked_size, 1080, 1920)
+    device = choose_backend("auto", device)[1]
+    prepare_backend("pyav", device, {})
+    connection = ConnectionOptions(
+        timeout=_SECONDS.check("timeout", timeout),
+        transport=_TRANSPORT.check("transport", transport),
+        verify_tls=_FLAG.check("verify_tls", verify_tls),
+        allowed_hosts=None if allowed_hosts is None else frozenset(allowed_hosts),
+        limits=Limits.of(limits),
+    )
+    options = LiveOptions(
+        every=_SECONDS.check("every", every),
+        frames=Option(int, low=1, high=connection.limits.max_frames).check("frames", frames),
+        overlap=_OVERLAP.check("overlap", overlap),
+        size=checked_size,
+        device=device,
+        key_frames=_FLAG.check("key_frames", key_frames),
+        connection=connection,
+    )
+    return LiveStream(checked, options)

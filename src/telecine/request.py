@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from _typeshed import SupportsRead
     from typing_extensions import Buffer
 
-__all__ = ["LoadOptions", "OpenOptions", "Request", "SamplingOptions", "SourceLike", "show_options"]
+__all__ = ["LoadOptions", "OpenOptions", "Request", "SamplingOptions", "SizeLike", "SourceLike", "show_options"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

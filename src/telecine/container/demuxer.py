@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
     from av.video.stream import VideoStream
 
-__all__ = ["ALLOWED_FORMATS", "Demuxer"]
+__all__ = ["ALLOWED_FORMATS", "Demuxer", "choose_video", "new_decoder"]
 
 _AUDIO_FORMATS = "mp3 aac wav flac"
 """Formats that are opened so that the error message can name their streams."""
@@ -139,7 +139,7 @@ class Demuxer:
         try:
             # PyAV makes FFmpeg guess missing times; the index rebuilds them itself and reports it
             self.container.flags &= ~av.container.Flags.gen_pts.value  # type: ignore[operator]
-            self.stream = self._choose(self.container)
+            self.stream = choose_video(self.container, self.name)
         except BaseException:
             self.close()
             raise
@@ -195,23 +195,6 @@ class Demuxer:
             raise SourceError(f"{self.name}: {reason}") from None
         self.check_reading()
         return container
-
-    def _choose(self, container: InputContainer) -> VideoStream:
-        """Return the stream that a player would show: FFmpeg's best video stream that is not a still picture."""
-        from av.stream import Disposition
-
-        still = sum(int(getattr(Disposition, name)) for name in _STILL_DISPOSITIONS)
-        videos = [stream for stream in container.streams.video if not int(stream.disposition) & still]
-        if not videos:
-            streams = [f"{stream.type} {_codec_name(stream)}" for stream in container.streams]
-            raise NoVideoError(f"{self.name}: no video stream (streams: {', '.join(streams) or 'none'})")
-        best: Any = container.streams.best("video")
-        chosen = next((s for s in videos if best is not None and s.index == best.index), videos[0])
-        if chosen.codec_context is None:
-            raise NoVideoError(
-                f"{self.name}: this build of FFmpeg has no decoder for its video ({_codec_name(chosen)})"
-            )
-        return chosen
 
     def packets(self) -> Iterator[Packet[VideoStream]]:
         """Yield the stream's packets in file order, from the current position."""
@@ -285,24 +268,8 @@ class Demuxer:
     def new_decoder(
         self, max_pixels: int, threads: int = 1, options: Mapping[str, str] = MappingProxyType({})
     ) -> VideoCodecContext:
-        """Create a decoder for the stream from the parameters that the container gives; it opens on the first packet.
-
-        Args:
-            max_pixels: largest width times height of a picture.
-            threads: frame threads.
-            options: FFmpeg's options of the decoder.
-        """
-        import av
-
-        template: Any = self.stream.codec_context
-        context: Any = av.CodecContext.create(template.codec, "r")
-        for name in _DECODER_PARAMETERS:
-            setattr(context, name, getattr(template, name))
-        context.flags |= _UNALIGNED
-        context.options = {**options, "max_pixels": _coded_max_pixels(max_pixels)}
-        context.thread_type, context.thread_count = "FRAME", threads
-        decoder: VideoCodecContext = context
-        return decoder
+        """Create a decoder for the stream; see :func:`new_decoder`."""
+        return new_decoder(self.stream, max_pixels, threads, options)
 
     def close(self) -> None:
         """Close the container. May be called twice."""
@@ -320,6 +287,49 @@ def _record_read(read_ahead: ReadAhead, bytes_read: list[int], offset: int, size
     bytes_read[0] += size
     if size >= _READ_BYTES:  # a packet is prefetched with others
         read_ahead.prefetch(offset, size)
+
+
+def new_decoder(
+    stream: VideoStream, max_pixels: int, threads: int = 1, options: Mapping[str, str] = MappingProxyType({})
+) -> VideoCodecContext:
+    """Create a decoder for a stream from the parameters that the container gives; it opens on the first packet.
+
+    Args:
+        stream: the stream of an open container.
+        max_pixels: largest width times height of a picture.
+        threads: frame threads.
+        options: FFmpeg's options of the decoder.
+    """
+    import av
+
+    template: Any = stream.codec_context
+    context: Any = av.CodecContext.create(template.codec, "r")
+    for name in _DECODER_PARAMETERS:
+        setattr(context, name, getattr(template, name))
+    context.flags |= _UNALIGNED
+    context.options = {**options, "max_pixels": _coded_max_pixels(max_pixels)}
+    context.thread_type, context.thread_count = "FRAME", threads
+    decoder: VideoCodecContext = context
+    return decoder
+
+
+def choose_video(container: InputContainer, name: str) -> VideoStream:
+    """Return the stream that a player would show: FFmpeg's best video stream that is not a still picture.
+
+    ``name`` is that of the source, for the message of NoVideoError.
+    """
+    from av.stream import Disposition
+
+    still = sum(int(getattr(Disposition, name)) for name in _STILL_DISPOSITIONS)
+    videos = [stream for stream in container.streams.video if not int(stream.disposition) & still]
+    if not videos:
+        streams = [f"{stream.type} {_codec_name(stream)}" for stream in container.streams]
+        raise NoVideoError(f"{name}: no video stream (streams: {', '.join(streams) or 'none'})")
+    best: Any = container.streams.best("video")
+    chosen = next((s for s in videos if best is not None and s.index == best.index), videos[0])
+    if chosen.codec_context is None:
+        raise NoVideoError(f"{name}: this build of FFmpeg has no decoder for its video ({_codec_name(chosen)})")
+    return chosen
 
 
 def _video_codecs(container: InputContainer) -> set[str | None]:

@@ -37,7 +37,7 @@ else:
     # base classes for type checkers only, so that this module can be imported without httpcore
     NetworkBackend = NetworkStream = object
 
-__all__ = ["fetch", "is_public", "resolve"]
+__all__ = ["fetch", "is_public", "resolve", "resolve_allowed"]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _POLL_SECONDS = 0.05
@@ -74,7 +74,7 @@ def resolve(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-def _resolve_public(host: str, port: int, limits: Limits) -> list[str]:
+def resolve_allowed(host: str, port: int, limits: Limits) -> list[str]:
     """Resolve a host, and refuse it unless connecting to each of its addresses is allowed."""
     try:
         addresses = [str(ipaddress.ip_address(host))]
@@ -169,7 +169,7 @@ class _PinnedBackend(NetworkBackend):
     ) -> NetworkStream:
         from httpcore import ConnectError, ConnectTimeout
 
-        addresses = _resolve_public(host, port, self._limits)
+        addresses = resolve_allowed(host, port, self._limits)
         end = time.monotonic() + self._limits.connect_timeout
         failure: Exception = ConnectError("no address")
         for tried, address in enumerate(addresses):
