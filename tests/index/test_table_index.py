@@ -28,8 +28,6 @@ from telecine.source.source import open_source
 
 ONE_FRAME = "may have no frame of their own"
 REFUSED = {
-    "h264_fragmented.mp4": "fragmented",
-    "fragmented.mp4": "fragmented",
     "audio.mp4": None,
     "no_moov.mp4": None,
     "h264_mbaff.mp4": ONE_FRAME,
@@ -109,6 +107,43 @@ def test_both_indices_of_a_clip_are_equal_or_the_tables_are_refused(clip: Clip) 
         assert plan_of(complete(tables, demuxer, frames), frames) == plan_of(full, frames)
 
 
+FRAGMENTS = {
+    "offsets from the file": "frag_keyframe+empty_moov",
+    "offsets from the fragment": "frag_keyframe+empty_moov+default_base_moof",
+    "implied offsets": "frag_keyframe+empty_moov+omit_tfhd_offset",
+    "one frame each": "frag_every_frame+empty_moov",
+    "listed": "dash+frag_keyframe+empty_moov+delay_moov+global_sidx",
+    "cmaf": "cmaf+delay_moov",
+}
+"""Options of ffmpeg for fragments of several kinds."""
+
+
+def fragmented(name: str, kind: str, folder: Path) -> bytes:
+    path = folder / "fragmented.mp4"
+    ffmpeg(["-i", CLIPS[name].path(), "-c", "copy", "-movflags", FRAGMENTS[kind], path])
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", FRAGMENTS)
+@pytest.mark.parametrize(
+    "name", ["h264_pyramid.mp4", "hevc_open_gop.mp4", "av1_svt.mp4", "early.mp4", "interleaved.mp4"]
+)
+def test_both_indices_of_a_fragmented_file_are_equal(name: str, kind: str, tmp_path: Path) -> None:
+    tables, full, demuxer = indices_of(fragmented(name, kind, tmp_path))
+    every = np.arange(full.num_frames)
+    assert not differences(complete(tables, demuxer, every), full)
+    for frames in ([full.num_frames - 1], [20, 41], [5]):
+        assert plan_of(complete(tables, demuxer, frames), frames) == plan_of(full, frames)
+
+
+def test_fragments_of_one_frame_are_refused_if_there_are_many(tmp_path: Path) -> None:
+    path = tmp_path / "film.mp4"
+    options = ["-stream_loop", "20", "-i", CLIPS["h264_pyramid.mp4"].path(), "-c", "copy"]
+    ffmpeg([*options, "-movflags", FRAGMENTS["one frame each"], path])
+    with pytest.raises(InvalidHeader, match="few samples each"):
+        index_from_tables(open_demuxer(path), Limits(), Deadline())
+
+
 @pytest.fixture
 def every_file_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_index, "MAX_KEPT_BYTES", 0)
@@ -122,7 +157,8 @@ def codes(frames: telecine.Frames) -> list[str]:
 @pytest.mark.parametrize(
     "name",
     ["h264_pyramid.mp4", "h264_open_gop.mp4", "hevc_open_gop.mp4", "hevc_radl.mp4", "av1_aom.mp4", "prores.mov",
-     "trimmed.mp4", "early.mp4", "negative_offsets.mp4", "interleaved.mp4", "hevc_temporal_layers.mp4"],
+     "trimmed.mp4", "early.mp4", "negative_offsets.mp4", "interleaved.mp4", "hevc_temporal_layers.mp4",
+     "h264_fragmented.mp4"],
 )  # fmt: skip
 def test_frames_by_the_tables_equal_those_of_ffmpeg(name: str) -> None:
     clip = CLIPS[name]
@@ -164,10 +200,10 @@ def test_a_pool_decodes_by_the_tables() -> None:
 
 @pytest.mark.usefixtures("every_file_is_large")
 def test_refused_tables_are_named_in_a_note() -> None:
-    frames = telecine.load(CLIPS["h264_fragmented.mp4"].path(), num_frames=2)
+    frames = telecine.load(CLIPS["h264_mbaff.mp4"].path(), num_frames=2)
     (note,) = [note for note in frames.report.notes if note.code == "all-packets-read"]
-    assert "fragmented" in note
-    assert note in telecine.probe(CLIPS["h264_fragmented.mp4"].path()).notes
+    assert "no frame of their own" in note
+    assert note in telecine.probe(CLIPS["h264_mbaff.mp4"].path()).notes
 
 
 def samples(index: PacketIndex) -> list[slice]:
@@ -234,10 +270,13 @@ MUTATED = ("h264_open_gop.mp4", "trimmed.mp4", "early.mp4", "hevc_open_gop.mp4",
            "interleaved.mp4", "hevc_radl.mp4")  # fmt: skip
 
 
-def mutate(data: bytearray, generator: random.Random) -> None:
+FRAGMENT_TABLES = (b"tfhd", b"tfdt", b"trun", b"trex", b"sidx", b"tfra", b"moof", b"traf", b"elst")
+
+
+def mutate(data: bytearray, generator: random.Random, kinds: tuple[bytes, ...] = TABLES) -> None:
     """Change one to three numbers in the tables of a file."""
     boxes = []
-    for kind in TABLES:
+    for kind in kinds:
         at = data.find(kind)
         while at >= 4:
             boxes.append((at - 4, at - 4 + int.from_bytes(data[at - 4 : at], "big")))
@@ -251,12 +290,12 @@ def mutate(data: bytearray, generator: random.Random) -> None:
         data[at : at + 4] = (new % (1 << 32)).to_bytes(4, "big")
 
 
-@pytest.mark.parametrize("name", MUTATED)
-def test_mutated_tables_give_the_frames_of_the_packets_or_are_refused(name: str) -> None:
-    original, num_used = CLIPS[name].bytes(), 0
-    for seed in range(60):
+def check_mutations(original: bytes, kinds: tuple[bytes, ...]) -> None:
+    """Check that both indices of mutated files are equal, unless the tables are refused."""
+    num_used = 0
+    for seed in range(40):
         data = bytearray(original)
-        mutate(data, random.Random(f"{name} {seed}"))
+        mutate(data, random.Random(seed), kinds)
         try:
             demuxer = open_demuxer(bytes(data))
         except TelecineError:
@@ -271,9 +310,21 @@ def test_mutated_tables_give_the_frames_of_the_packets_or_are_refused(name: str)
         full = read_index(open_demuxer(bytes(data)), Limits(), Deadline())
         # a cut-off key frame may have another flag: FFmpeg's parser takes it from the bitstream
         unread = {"random_access", "leading", "disposable", "skips_leading", "key", "timeline"}
-        assert set(differences(tables, full)) <= unread and set(differences(tables.timeline, full.timeline)) <= {"key"}
+        assert set(differences(tables, full)) <= unread, seed
+        assert set(differences(tables.timeline, full.timeline)) <= {"key"}, seed
         assert plan_of(tables, every) == plan_of(full, every), seed
-    assert num_used > 5
+    assert num_used > 3
+
+
+@pytest.mark.parametrize("name", MUTATED)
+def test_mutated_tables_give_the_frames_of_the_packets_or_are_refused(name: str) -> None:
+    check_mutations(CLIPS[name].bytes(), TABLES)
+
+
+@pytest.mark.parametrize("kind", FRAGMENTS)
+@pytest.mark.parametrize("name", ["h264_pyramid.mp4", "interleaved.mp4"])
+def test_mutated_fragments_give_the_frames_of_the_packets_or_are_refused(name: str, kind: str, tmp_path: Path) -> None:
+    check_mutations(fragmented(name, kind, tmp_path), FRAGMENT_TABLES)
 
 
 def test_tables_of_a_long_film_cost_their_bytes_and_a_request_its_packets(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from telecine.bitstream import REORDERING_CODECS, Leading, PacketInfo, RandomAcc
 from telecine.bitstream.bit_reader import InvalidHeader
 from telecine.bitstream.hevc import max_temporal_id
 from telecine.container.demuxer import Demuxer
+from telecine.container.mp4_fragments import read_fragment_table
 from telecine.container.mp4_index import SampleTable, read_sample_table
 from telecine.deadline import Deadline
 from telecine.index.display_order import PacketTimes, leading_pictures
@@ -82,14 +83,16 @@ def index_from_tables(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> P
         NoVideoError, LimitError: as :func:`telecine.index.packet_index.read_index` says.
     """
     if demuxer.movie is None:
-        raise InvalidHeader("the file is fragmented, or has other boxes than usual")
-    table = read_sample_table(demuxer.movie, demuxer.size, demuxer.stream.id)
-    num_packets, time_base = len(table.pts), demuxer.stream.time_base
-    if len(demuxer.stream.index_entries) != num_packets or time_base != table.time_base:
+        table = read_fragment_table(demuxer.read_bytes, demuxer.size, demuxer.stream.id)
+    else:
+        table = read_sample_table(demuxer.movie, demuxer.size, demuxer.stream.id)
+    num_packets, num_known = len(table.pts), len(demuxer.stream.index_entries)
+    is_same = num_known == num_packets or (table.has_fragment_index and 0 < num_known < num_packets)
+    if not is_same or demuxer.stream.time_base != table.time_base:
         raise InvalidHeader("FFmpeg reads other samples from them")
     if num_packets > limits.max_packets or not table.key[0] or demuxer.stream.codec_context.pix_fmt == "pal8":
         raise InvalidHeader("there are too many packets, or the first one is no key frame, or has a palette")
-    sampled = np.linspace(0, num_packets - 1, _NUM_SAMPLED, dtype=np.int64)
+    sampled = np.linspace(0, num_known - 1, _NUM_SAMPLED, dtype=np.int64)
     _compare_with_ffmpeg(demuxer, table, table.discard[sampled], sampled.tolist())
     if table.sample_entry in _IN_BAND_PARAMETER_SETS:
         _check_key_frames(demuxer, table)
@@ -269,10 +272,12 @@ def _max_temporal_id(demuxer: Demuxer) -> int:
 def _compare_with_ffmpeg(
     demuxer: Demuxer, table: PacketIndex | SampleTable, discard: npt.NDArray[np.bool_], ordinals: Iterable[int]
 ) -> None:
-    """Raise if FFmpeg reads other samples from the tables. ``discard`` is that of the given ordinals."""
+    """Raise if FFmpeg reads other samples from the tables. ``discard`` is that of the given ascending ordinals."""
     entries, offset = demuxer.stream.index_entries, table.offset
     assert offset is not None
     for i, is_discarded in zip(ordinals, discard.tolist(), strict=True):
+        if i >= len(entries):
+            break  # in a later fragment
         entry = entries[i]
         found = entry.pos, entry.size, entry.timestamp, entry.is_keyframe, entry.is_discard
         if found != (offset[i], table.size[i], table.dts[i], table.key[i], is_discarded):
