@@ -13,7 +13,7 @@ from telecine.container.demuxer import Demuxer
 from telecine.container.timestamps import NO_TIME
 from telecine.deadline import Deadline
 from telecine.index import display_order
-from telecine.index.display_order import PacketTimes, display_positions, order_conflicts, output_positions
+from telecine.index.display_order import PacketTimes, display_positions, order_conflicts
 from telecine.index.packet_index import read_index
 from telecine.index.packet_scan import PacketScan
 from telecine.limits import Limits
@@ -46,13 +46,6 @@ def test_display_positions_of_presentable_frames_follow_the_frame_indices(name: 
     positions = index.display_positions(np.arange(index.num_packets))
     assert sorted(positions.tolist()) == list(range(index.num_packets))
     assert (np.diff(positions[index.display_order]) > 0).all()
-
-
-def test_output_positions_need_the_order_of_every_picture() -> None:
-    assert output_positions([]) is None
-    assert output_positions([(0, 0), None]) is None
-    positions = output_positions([(0, 0), (0, 8), (0, 4), (1, 0), (1, 2)])
-    assert positions is not None and positions.tolist() == [0, 2, 1, 3, 4]
 
 
 def test_order_conflicts_are_the_packets_at_different_positions() -> None:

@@ -13,11 +13,11 @@ from importlib import import_module
 from typing import ClassVar, NamedTuple
 
 __all__ = [
-    "PICTURE_FORMAT_CODECS", "REORDERING_CODECS", "CodedFrame", "Leading", "PacketInfo",
-    "PictureFormat", "RandomAccess", "Scanner", "can_contain_fields", "frames_info", "scanner_for",
+    "CORRUPT_PICTURE", "LAST_IN_SEQUENCE", "PICTURE_FORMAT_CODECS", "REORDERING_CODECS", "CodedFrame", "Leading",
+    "PacketInfo", "PictureFormat", "RandomAccess", "Scanner", "can_contain_fields", "frames_info", "scanner_for",
 ]  # fmt: skip
 
-_LEGACY = "ffv1 flv1 h263 msmpeg4v1 msmpeg4v2 msmpeg4v3 svq1 vp6 vp6f vp7 wmv1 wmv2".split()
+_LEGACY = "ffv1 flv1 h263 msmpeg4v1 msmpeg4v2 msmpeg4v3 qtrle svq1 vp6 vp6f vp7 wmv1 wmv2".split()
 _SCANNERS: dict[str, str] = {
     "h264": "h264:H264Scanner",
     "hevc": "hevc:HevcScanner",
@@ -69,7 +69,7 @@ class PacketInfo(NamedTuple):
     shown: bool = True
     """True if the packet brings a picture of its own to show; a hidden frame or a second field does not."""
     is_damaged: bool = False
-    """True if the headers of its frame cannot be right, so that it may have been a hidden one (VP8, VP9)."""
+    """True if it was a picture whose headers are destroyed. It counts as shown, but may have been hidden (VP8, VP9)."""
     has_picture: bool = True
     """True if the packet has a coded picture, shown or not; one of headers or messages alone has none."""
     disposable: bool = False
@@ -88,6 +88,11 @@ class PacketInfo(NamedTuple):
     """True if the packet holds two pictures, the second of which is shown at the time of a later packet (MPEG-4)."""
     has_single_shown_frame: bool = True
     """True if the packet holds one frame, which is new and shown, not hidden or repeated (VP8, VP9, AV1)."""
+
+
+CORRUPT_PICTURE = PacketInfo(resets_decoder_state=False, is_damaged=True)
+LAST_IN_SEQUENCE = 1 << 62
+"""Position within :attr:`PacketInfo.display_order` of the reference picture that ends a group of B pictures (MPEG)."""
 
 
 class PictureFormat(NamedTuple):
@@ -149,6 +154,8 @@ class Scanner:
         """True if a packet had start codes where its container announced lengths (H.264, HEVC)."""
         return False
 
+    has_whole_packets = False
+    """Set to True if the container stores packets whole: each then is a picture, or a unit that can be read."""
     interlaced = False
     """True if a header declares that pictures may consist of two fields (MPEG-4 part 2, VC-1)."""
     crops_left = False

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from telecine.bitstream import CodedFrame, Leading, PacketInfo, PictureFormat, Scanner, frames_info
+from telecine.bitstream import CORRUPT_PICTURE, CodedFrame, PacketInfo, PictureFormat, Scanner, frames_info
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.h273 import FULL_RANGE, LIMITED_RANGE, RGB_MATRIX, UNSPECIFIED
 from telecine.bitstream.nal import MAX_NAL_UNITS
@@ -18,8 +18,6 @@ from telecine.bitstream.nal import MAX_NAL_UNITS
 __all__ = ["Av1Scanner", "config_obus", "sequence_header_obu", "split_obus", "without_unneeded_obus"]
 
 _SEQUENCE_HEADER, _TEMPORAL_DELIMITER, _FRAME_HEADER, _FRAME = 1, 2, 3, 6
-_KNOWN_TYPES = (*range(1, 9), 15)
-"""obu_type (table in 6.2.2) without the reserved ones, which no encoder writes alone."""
 _NEEDED_TYPES = frozenset({1, 2, 3, 4, 6, 7})
 """Sequence header, temporal delimiter, frame header, tile group, frame, redundant frame header."""
 _KEY_FRAME, _INTRA_ONLY, _SWITCH_FRAME = 0, 2, 3
@@ -111,10 +109,19 @@ class Av1Scanner(Scanner):
             self.picture = self.picture or self._sequence.picture
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
+        sequence = self._sequence
+        if (info := self._scan(packet)) is CORRUPT_PICTURE:
+            self._sequence = sequence
+        return info
+
+    def _scan(self, packet: bytes | memoryview) -> PacketInfo:
         frames: list[CodedFrame] = []
-        updates = is_damaged = False
+        updates = False
         for obu in split_obus(packet):
-            is_damaged |= obu.type not in _KNOWN_TYPES or obu.end > len(packet)
+            if obu.type in _NEEDED_TYPES and obu.end > len(packet):
+                return CORRUPT_PICTURE
+            if obu.type == _TEMPORAL_DELIMITER and obu.end > obu.payload:  # it is empty (5.6)
+                return CORRUPT_PICTURE
             payload = bytes(packet[obu.payload : min(obu.end, obu.payload + _MAX_HEADER_BYTES)])
             if obu.type == _SEQUENCE_HEADER:
                 updates = True
@@ -123,9 +130,9 @@ class Av1Scanner(Scanner):
                 try:
                     frames.append(_parse_frame(BitReader(payload), self._sequence, obu.extension))
                 except InvalidHeader:
-                    return PacketInfo(leading=Leading.DECODABLE)
-        if not frames:
-            return PacketInfo(shown=is_damaged, has_picture=is_damaged, leading=Leading.DECODABLE)
+                    return CORRUPT_PICTURE
+        if not any(frame.is_shown for frame in frames):
+            return CORRUPT_PICTURE  # each temporal unit shows a frame (7.5)
         is_disposable = all(frame.is_shown and not frame.refreshes_references for frame in frames)
         return frames_info(frames, disposable=is_disposable and not updates)
 
@@ -151,6 +158,11 @@ def _parse_frame(bits: BitReader, sequence: _Sequence | None, extension: int) ->
     if sequence.reduced_still_picture:
         return CodedFrame(is_shown=True, is_key=True)
     if bits.flag():  # show_existing_frame: refreshes every slot if it is a key frame, which the header does not say
+        bits.skip(3 + sequence.frame_id_bits)
+        if sequence.decoder_model_info and not sequence.equal_picture_interval:
+            bits.skip(sequence.presentation_time_bits)
+        if not bits.flag():  # trailing_one_bit
+            raise InvalidHeader("bits after show_existing_frame")
         return CodedFrame(is_shown=True, shows_existing_frame=True)
     kind, shown = bits.u(2), bits.flag()
     if shown and sequence.decoder_model_info and not sequence.equal_picture_interval:

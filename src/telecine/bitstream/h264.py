@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from telecine.bitstream import PacketInfo, PictureFormat, RandomAccess
+from telecine.bitstream import CORRUPT_PICTURE, PacketInfo, PictureFormat, RandomAccess
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.h273 import FULL_RANGE, LIMITED_RANGE, RGB_MATRIX, UNSPECIFIED, UNSPECIFIED_RANGE
-from telecine.bitstream.nal import NalScanner, ParameterSetKey, sei_messages, unescape, unwrap_poc
+from telecine.bitstream.nal import (
+    NalScanner,
+    ParameterSetKey,
+    extradata_units,
+    is_filler,
+    is_sei,
+    join_annex_b,
+    nal_length_size,
+    sei_messages,
+    unescape,
+    unwrap_poc,
+)
 
-__all__ = ["FrameNumGapDetector", "H264Scanner", "SliceHeader", "can_contain_fields"]
+__all__ = ["FrameNumGapDetector", "H264Scanner", "SliceHeader", "can_contain_fields", "without_broken_sets"]
 
-_SLICE, _PARTITION_A, _IDR, _SEI, _SPS, _PPS = 1, 2, 5, 6, 7, 8
+_SLICE, _PARTITION_A, _IDR, _SEI, _SPS, _PPS, _DELIMITER, _END_OF_STREAM, _FILLER = 1, 2, 5, 6, 7, 8, 9, 11, 12
 _PICTURE_TYPES = (_SLICE, _PARTITION_A, _IDR)
 _RECOVERY_POINT = 6
 _HIGH_PROFILES = frozenset({100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135})
@@ -27,6 +38,8 @@ class _Sps:
         profile = bits.u(8)
         bits.skip(16)  # constraint flags and level
         self.number = bits.ue()
+        if self.number > 31:  # 7.4.2.1.1
+            raise InvalidHeader("seq_parameter_set_id above 31")
         self.separate_colour_planes, chroma, depth = False, 1, 8
         if profile in _HIGH_PROFILES:
             chroma = bits.ue()
@@ -137,14 +150,17 @@ class H264Scanner(NalScanner):
             if head & 31 == _SLICE and int.from_bytes(packet[:4], "big") + 4 <= len(packet):
                 return _REFERENCE_INFO if head & 0x60 else _DISPOSABLE_INFO
         is_reference = is_idr = False
-        in_band: list[tuple[ParameterSetKey | None, bytes]] = []
+        in_band: list[bytes] = []
         recovery: tuple[int, bool] | None = None
         slices: list[bytes] = []
-        num_units, is_damaged = 0, False
-        for num_units, nal in enumerate(self._nal_units.split(packet), 1):  # noqa: B007
-            kind = nal[0] & 31 if nal else 0
-            is_damaged |= not kind or nal[0] > 127  # forbidden_zero_bit
-            if kind in _PICTURE_TYPES:
+        is_damaged = False
+        for nal in self._nal_units.split(packet):
+            if not nal:
+                return CORRUPT_PICTURE  # FFmpeg refuses a packet with a wrong length as a whole
+            kind = nal[0] & 31
+            if not self._has_valid_header(nal):
+                is_damaged = True
+            elif kind in _PICTURE_TYPES:
                 slices.append(nal)
                 is_reference |= (nal[0] >> 5) & 3 != 0
                 is_idr |= kind == _IDR
@@ -152,14 +168,12 @@ class H264Scanner(NalScanner):
                 if not self._may_have_fields or (is_reference and not is_key):
                     break
             elif kind in (_SPS, _PPS):
-                in_band.append((self._parse_parameter_set(nal), nal))
+                in_band.append(nal)
             elif kind == _SEI and is_key:
                 recovery = recovery or _recovery_point(nal)
-        can_start = self._can_start(in_band, is_key, bool(slices))
         if not slices:
-            # a packet of parameter sets or messages brings no picture; one that holds no unit was a picture
-            is_damaged |= not num_units and len(packet) > self._nal_units.length_size
-            return PacketInfo(shown=is_damaged, has_picture=is_damaged)
+            return self._end_without_picture(packet, in_band)
+        can_start = self._can_start(in_band, is_key)
         if self.picture is None and (first := self._slice_header(slices[0])) is not None:
             self.picture = first.sps.picture
         is_known, second_field, order = self._follow_fields(slices, is_reference, with_order)
@@ -174,6 +188,20 @@ class H264Scanner(NalScanner):
             display_order=order,
             second_field=second_field,
         )
+
+    def is_parameter_set(self, unit: bytes) -> bool:
+        """Return True for a parameter set that can be read."""
+        return self._parse_parameter_set(unit) is not None
+
+    def _has_valid_header(self, unit: bytes) -> bool:
+        # forbidden_zero_bit, nal_unit_type, nal_ref_idc of an IDR picture (7.4.1)
+        return unit[0] <= 127 and unit[0] & 31 != 0 and unit[0] != _IDR
+
+    def _is_intact(self, unit: bytes) -> bool:
+        kind = unit[0] & 31
+        if kind in (_SPS, _PPS, _SEI):
+            return self._has_valid_header(unit) and (kind != _SEI or is_sei(unit, 1))
+        return is_filler(unit[1:]) if unit[0] == _FILLER else _DELIMITER <= unit[0] <= _END_OF_STREAM and len(unit) <= 2
 
     def first_slice(self, packet: bytes | memoryview) -> SliceHeader | None:
         """Return the header of the packet's first slice, None if it cannot be read."""
@@ -263,6 +291,14 @@ def can_contain_fields(sequence_header: bytes) -> bool:
         return not _Sps(sequence_header).frame_mbs_only
     except InvalidHeader:
         return False
+
+
+def without_broken_sets(extradata: bytes) -> bytes:
+    """Return extradata in Annex B without broken parameter sets, at which FFmpeg stops reading; other as it is."""
+    scanner, units = H264Scanner(b""), extradata_units("h264", extradata)
+    if nal_length_size("h264", extradata) or all(map(scanner.is_parameter_set, units)):
+        return extradata
+    return join_annex_b(filter(scanner.is_parameter_set, units))
 
 
 def _crop_and_colour(bits: BitReader, frames_only: bool) -> tuple[list[int], int, list[int]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from telecine.bitstream import Leading, PacketInfo, RandomAccess
+from telecine.bitstream import CORRUPT_PICTURE, Leading, PacketInfo, RandomAccess
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
-from telecine.bitstream.nal import NalScanner, ParameterSetKey, unescape, unwrap_poc
+from telecine.bitstream.nal import NalScanner, ParameterSetKey, is_filler, is_sei, unescape, unwrap_poc
 
 __all__ = ["HevcScanner", "can_contain_fields", "is_picture_type", "is_progressive", "max_temporal_id"]
 
@@ -12,7 +12,7 @@ __all__ = ["HevcScanner", "can_contain_fields", "is_picture_type", "is_progressi
 _RADL_N, _RASL_N, _RASL_R = 6, 8, 9
 _BLA_W_LP, _IDR_W_RADL, _IDR_N_LP, _CRA, _LAST_IRAP = 16, 19, 20, 21, 23
 _RANDOM_ACCESS = dict.fromkeys((16, 17, 18, _CRA), RandomAccess.OPEN) | dict.fromkeys((19, 20), RandomAccess.CLOSED)
-_VPS, _SPS, _PPS, _END_OF_SEQUENCE, _END_OF_BITSTREAM, _SUFFIX_SEI = 32, 33, 34, 36, 37, 40
+_VPS, _SPS, _PPS, _DELIMITER, _END_OF_SEQUENCE, _END_OF_BITSTREAM, _FILLER, _PREFIX_SEI, _SUFFIX_SEI = range(32, 41)
 
 
 class HevcScanner(NalScanner):
@@ -73,29 +73,26 @@ class HevcScanner(NalScanner):
                 return self._single_slice_info(kind, (packet[5] & 7) - 1)
         head: bytes | None = None
         ends_sequence = is_damaged = False
-        num_units, has_lengths = 0, self._nal_units.length_size > 0
-        in_band: list[tuple[ParameterSetKey | None, bytes]] = []
-        for num_units, nal in enumerate(self._nal_units.split(packet), 1):  # noqa: B007
-            if len(nal) < 2 or nal[0] > 127 or not nal[1] & 7:  # forbidden_zero_bit, nuh_temporal_id_plus1
+        in_band: list[bytes] = []
+        for nal in self._nal_units.split(packet):
+            if not nal:
+                return CORRUPT_PICTURE  # FFmpeg refuses a packet with a wrong length as a whole
+            if not self._has_valid_header(nal):
                 is_damaged = True
                 continue
             kind = (nal[0] >> 1) & 63
-            # a destroyed slice may look like a reserved unit; a byte stream may end with a packet of such units alone
-            is_damaged |= has_lengths and not is_picture_type(kind) and not _VPS <= kind <= _SUFFIX_SEI
             # a decoder of the base layer does not show pictures of higher layers (multiview, scalable)
             if is_picture_type(kind) and not nal[0] & 1 and not nal[1] >> 3:
                 head = head or nal
             elif kind in (_VPS, _SPS, _PPS):
-                in_band.append((self._parse_parameter_set(nal), nal))
+                in_band.append(nal)
             elif kind in (_END_OF_SEQUENCE, _END_OF_BITSTREAM):
                 # after the packet's picture it ends that picture's sequence, before it the previous one
                 ends_sequence = head is not None
                 self._starts_sequence |= head is None
-        can_start = self._can_start(in_band, is_key, head is not None)
         if head is None:
-            # a packet of parameter sets or messages brings no picture; one that holds no unit was a picture
-            is_damaged |= not num_units and len(packet) > self._nal_units.length_size
-            return PacketInfo(shown=is_damaged, has_picture=is_damaged)
+            return self._end_without_picture(packet, in_band)
+        can_start = self._can_start(in_band, is_key)
         kind, temporal_id = (head[0] >> 1) & 63, (head[1] & 7) - 1
         if _BLA_W_LP <= kind <= _LAST_IRAP:
             self._lacks_parameter_sets = not can_start
@@ -110,6 +107,17 @@ class HevcScanner(NalScanner):
         )
         self._starts_sequence = ends_sequence
         return info
+
+    def _has_valid_header(self, unit: bytes) -> bool:
+        return len(unit) > 1 and unit[0] <= 127 and unit[1] & 7 != 0  # forbidden_zero_bit, nuh_temporal_id_plus1
+
+    def _is_intact(self, unit: bytes) -> bool:
+        kind = (unit[0] >> 1) & 63
+        if not self._has_valid_header(unit) or not _VPS <= kind <= _SUFFIX_SEI:
+            return False
+        if kind in (_PREFIX_SEI, _SUFFIX_SEI):
+            return is_sei(unit, 2)
+        return is_filler(unit[2:]) if kind == _FILLER else kind in (_VPS, _SPS, _PPS) or (_PPS < kind and len(unit) < 4)
 
     def _single_slice_info(self, kind: int, temporal_id: int) -> PacketInfo:
         """Return the facts of a picture in a single NAL unit, one shared object for each kind."""

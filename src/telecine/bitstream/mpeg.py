@@ -9,7 +9,15 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 
-from telecine.bitstream import Leading, PacketInfo, PictureFormat, RandomAccess, Scanner
+from telecine.bitstream import (
+    CORRUPT_PICTURE,
+    LAST_IN_SEQUENCE,
+    Leading,
+    PacketInfo,
+    PictureFormat,
+    RandomAccess,
+    Scanner,
+)
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.h273 import LIMITED_RANGE, UNSPECIFIED
 
@@ -24,6 +32,10 @@ _SLICE_OR_PICTURE = re.compile(rb"\x00\x00\x01[\x00-\xaf]", re.DOTALL)
 
 _DISPLAY_EXTENSION = re.compile(rb"\x00\x00\x01\xb5[\x21\x23\x25\x27\x29\x2b\x2d\x2f](...)", re.DOTALL)
 """Extension 2 with the flag colour_description, and its three code points."""
+_VC1_FRAME = b"\0\0\1\x0d"
+"""Start code of a frame (SMPTE 421M, annex E)."""
+_MAX_NOT_CODED_BYTES = 64
+"""Bytes of a VOP that is not coded, with stuffing; a larger one is a picture whose header is damaged."""
 
 
 class _PictureTypeScanner(Scanner):
@@ -43,7 +55,7 @@ class _PictureTypeScanner(Scanner):
             self._references += 1
             self._closed_gop, self._broken_link = closed_gop, broken_link and not closed_gop
         # B pictures sort between the two references decoded before them; a reference sorts after its B pictures
-        order = (self._references, self._pictures if bidirectional else 1 << 62)
+        order = (self._references, self._pictures if bidirectional else LAST_IN_SEQUENCE)
         leading = Leading.DECODABLE if self._closed_gop else Leading.UNKNOWN
         if bidirectional and self._broken_link:
             leading = Leading.UNDECODABLE
@@ -64,7 +76,7 @@ class Mpeg2Scanner(_PictureTypeScanner):
         if at < 0 and data[:3] == b"\0\0\1" and not _SLICE_OR_PICTURE.search(packet):
             return PacketInfo(shown=False, has_picture=False)  # headers or user data alone
         if at < 0 or at + 6 > len(data):
-            return self._info(_PREDICTED, False, with_order)
+            return self._info(_PREDICTED, False, with_order) if b"\0\0\1\0" in bytes(packet) else CORRUPT_PICTURE
         if self.picture is None:
             self.picture = _sequence_colors(data[:at])
         group = data.find(b"\0\0\1\xb8", 0, at)  # group_start_code, 25 bits of time code, closed_gop, broken_link
@@ -109,7 +121,7 @@ class Mpeg4Scanner(_PictureTypeScanner):
         data = bytes(packet)
         at = data.find(b"\0\0\1\xb6")  # vop_start_code, then vop_coding_type in two bits
         if at < 0 or at + 5 > len(data):
-            return self._info(_PREDICTED, False, with_order)
+            return CORRUPT_PICTURE
         if at >= 4:
             self._read_vol(data[:at])
         kind, delayed = _vop_type(data, at), self._delayed
@@ -129,7 +141,9 @@ class Mpeg4Scanner(_PictureTypeScanner):
             self._has_started = True
             return info if second < 0 else info._replace(disposable=False, has_packed_b_frame=True)
         if delayed is None:
-            return PacketInfo(shown=False, has_picture=False)
+            # the rest of a VOP that is not coded is stuffing
+            is_stuffing = len(data) - at <= _MAX_NOT_CODED_BYTES
+            return PacketInfo(shown=False, has_picture=False) if is_stuffing else CORRUPT_PICTURE
         return self._info(delayed, False, with_order)._replace(disposable=False)
 
     def _is_coded(self, header: bytes) -> bool:
@@ -202,10 +216,12 @@ class Vc1Scanner(_PictureTypeScanner):
             self._has_header = True
 
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
-        kind = _PREDICTED
-        if self._has_header:
-            with suppress(InvalidHeader):
-                kind = self._picture_type(bytes(packet[:512]))
+        try:
+            kind = self._picture_type(bytes(packet[:512])) if self._has_header else _PREDICTED
+        except InvalidHeader:
+            if _VC1_FRAME not in bytes(packet):
+                return CORRUPT_PICTURE
+            kind = _PREDICTED
         return self._info(kind, is_key, with_order)
 
     def _picture_type(self, data: bytes) -> str:
@@ -215,7 +231,7 @@ class Vc1Scanner(_PictureTypeScanner):
             if bits.flag():
                 return _PREDICTED
             return _BIDIRECTIONAL if self._b_pictures and not bits.flag() else _INTRA
-        frame = data.find(b"\0\0\1\x0d")
+        frame = data.find(_VC1_FRAME)
         if frame >= 0:
             data = data[frame + 4 :]
         elif data[:3] == b"\0\0\1":

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import ClassVar
 
-from telecine.bitstream import Scanner
+from telecine.bitstream import CORRUPT_PICTURE, PacketInfo, Scanner
 
 __all__ = [
-    "MAX_NAL_UNITS", "PARAMETER_SET_TYPES", "SPS_TYPE", "START_CODE", "NalScanner", "NalSplitter", "ParameterSetKey",
-    "escape", "extradata_units", "has_start_codes", "has_zeroed_slice", "join_annex_b", "join_length_prefixed",
-    "nal_length_size", "nal_type", "prepend_parameter_sets", "replace_nal_units", "replace_start_codes",
-    "sei_messages", "split_annex_b", "split_length_prefixed", "unescape", "unwrap_poc",
+    "MAX_NAL_UNITS", "PARAMETER_SET_TYPES", "SPS_TYPE", "START_CODE", "NalScanner", "NalSplitter",
+    "ParameterSetKey", "escape", "extradata_units", "has_start_codes", "has_zeroed_slice", "is_filler", "is_sei",
+    "join_annex_b", "join_length_prefixed", "nal_length_size", "nal_type", "prepend_parameter_sets",
+    "replace_nal_units", "replace_start_codes", "sei_messages", "split_annex_b", "split_length_prefixed", "unescape",
+    "unwrap_poc",
 ]  # fmt: skip
 
 START_CODE = b"\0\0\0\1"
@@ -113,13 +114,15 @@ class NalSplitter:
         """Yield parameter sets whole and 256 bytes of other units at most.
 
         A wrong length ends in an empty unit. A packet without a start code where there must be one is an empty unit.
+        There are no others.
         """
         if self.length_size and has_start_codes(self._codec, packet, self.length_size):
             self.has_start_codes = True
         elif self.length_size:
             return islice(self._length_prefixed(packet), MAX_NAL_UNITS)
         data = bytes(packet)
-        return islice(split_annex_b(data, self._whole) if b"\0\0\1" in data else [b""], MAX_NAL_UNITS)
+        units = filter(None, split_annex_b(data, self._whole)) if b"\0\0\1" in data else [b""]
+        return islice(units, MAX_NAL_UNITS)
 
     def _length_prefixed(self, packet: bytes | memoryview) -> Iterator[bytes]:
         size, at, end = self.length_size, 0, len(packet)
@@ -165,6 +168,12 @@ def split_length_prefixed(data: bytes, length_size: int) -> list[bytes] | None:
             return None
         units.append(data[start:at])
     return units
+
+
+def is_sei(unit: bytes, header_bytes: int) -> bool:
+    """Return True if a NAL unit consists of whole SEI messages and nothing else."""
+    messages = b"".join(message for _, _, message in sei_messages(unit, header_bytes))
+    return bool(messages) and messages + b"\x80" == unescape(unit)[header_bytes:]
 
 
 def has_zeroed_slice(codec: str, packet: bytes | memoryview, length_size: int) -> bool:
@@ -310,14 +319,49 @@ class NalScanner(Scanner, ABC):
                 self._changed |= {key, *(other for other in self._known if other[0] in dependent)}
             self._with_packet.add(key)
 
-    def _can_start(self, in_band: list[tuple[ParameterSetKey | None, bytes]], is_key: bool, has_picture: bool) -> bool:
-        """End the current packet, and return True if a decoder that starts at it has all parameter sets."""
+    def _end_without_picture(self, packet: bytes | memoryview, in_band: list[bytes]) -> PacketInfo:
+        """End a packet without a slice of the base layer, which may be a picture that was destroyed."""
+        self._with_packet.clear()
+        size = self._nal_units.length_size
+        if size and not has_start_codes(self.codec, packet, size):
+            units = split_length_prefixed(bytes(packet), size) or []
+        else:
+            units = list(islice(filter(None, split_annex_b(packet)), MAX_NAL_UNITS))
+        # a byte stream may end with a packet of any units
+        is_whole = size > 0 or self.has_whole_packets
+        are_intact = all(map(self._is_intact if is_whole else self._has_valid_header, units))
+        if is_whole and any(unit.rstrip(b"\0") not in self._known.values() for unit in in_band):
+            # a slice with the type of a parameter set is alone
+            first = SPS_TYPE[self.codec]
+            are_intact &= {first, first + 1} <= {nal_type(self.codec, unit) for unit in in_band}
+        if not are_intact or (not units and len(packet) > size):
+            return CORRUPT_PICTURE
+        self._record((self._parse_parameter_set(unit), unit) for unit in in_band)
+        self._with_packet.clear()
+        return PacketInfo(shown=False, has_picture=False)
+
+    @abstractmethod
+    def _has_valid_header(self, unit: bytes) -> bool:
+        """Return True if the fixed bits of the header of a NAL unit are right."""
+
+    @abstractmethod
+    def _is_intact(self, unit: bytes) -> bool:
+        """Return True if a unit is no part of a picture, and its content is what its type says."""
+
+    def _can_start(self, in_band: list[bytes], is_key: bool) -> bool:
+        """End a packet with a picture, and return True if a decoder that starts at it has all parameter sets."""
+        sets = [(self._parse_parameter_set(unit), unit) for unit in in_band]
         # if the container keeps parameter sets in its header, those with a picture that is no key frame are damage
-        if is_key or not has_picture or not self._nal_units.length_size:
-            self._record(in_band)
+        if is_key or not self._nal_units.length_size:
+            self._record(sets)
         is_complete = self._changed <= self._with_packet
         self._with_packet.clear()
         return is_complete
+
+
+def is_filler(payload: bytes) -> bool:
+    """Return True for the content of a filler data unit (H.264 and HEVC, 7.3.2)."""
+    return payload.lstrip(b"\xff") in (b"\x80", b"")
 
 
 def unwrap_poc(lsb: int, lsb_bits: int, previous: int) -> int:

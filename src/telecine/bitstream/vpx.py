@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from telecine.bitstream import CodedFrame, Leading, PacketInfo, PictureFormat, Scanner, frames_info
+from telecine.bitstream import CORRUPT_PICTURE, CodedFrame, PacketInfo, PictureFormat, Scanner, frames_info
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
 from telecine.bitstream.h273 import FULL_RANGE, LIMITED_RANGE, RGB_MATRIX, UNSPECIFIED, matrix_code
 
@@ -10,6 +10,8 @@ __all__ = ["Vp8Scanner", "Vp9Scanner"]
 
 
 _VP8_COLORS = (matrix_code("bt470bg"), LIMITED_RANGE, UNSPECIFIED, UNSPECIFIED)
+_MAX_REPEAT_BYTES = 16
+"""A frame that shows an existing one has a single byte, and perhaps the index of a superframe."""
 _VP8_START_CODE = b"\x9d\x01\x2a"
 """The three bytes after the frame tag of a key frame, RFC 6386, 9.1."""
 
@@ -23,9 +25,10 @@ class Vp8Scanner(Scanner):
         # frame tag, RFC 6386, 9.1: bit 0 is the inverse key frame flag, bit 4 show_frame
         is_key = not packet[0] & 1
         tag = int.from_bytes(packet[:3], "little")
-        is_damaged = (tag >> 1) & 7 > 3 or tag >> 5 > len(packet)  # version, first_part_size
+        # version, first_part_size
+        is_damaged = (tag >> 1) & 7 > 3 or (tag >> 5) + (10 if is_key else 3) > len(packet)
         if is_damaged or (is_key and bytes(packet[3:6]) != _VP8_START_CODE):
-            return PacketInfo(is_damaged=True, leading=Leading.DECODABLE)
+            return CORRUPT_PICTURE
         if is_key and self.picture is None:
             width, height = (int.from_bytes(packet[at : at + 2], "little") & 0x3FFF for at in (6, 8))
             # 9.2: the first bits of the bool decoder, each as likely as not, are color_space and clamping_type
@@ -43,12 +46,19 @@ class Vp9Scanner(Scanner):
     that state, which error_resilient_mode does (7.2, setup_past_independence).
     """
 
+    _has_superframes = False
+
     def scan(self, packet: bytes | memoryview, is_key: bool, with_order: bool) -> PacketInfo:
         try:
             frames = [_vp9_frame(bytes(data[:16])) for data in _split_superframe(packet)]
         except InvalidHeader:
-            return PacketInfo(is_damaged=True, leading=Leading.DECODABLE, resets_decoder_state=False)
+            return CORRUPT_PICTURE
         first = frames[0]
+        self._has_superframes |= len(frames) > 1
+        if self._has_superframes and not any(frame.is_shown for frame in frames):
+            return CORRUPT_PICTURE  # the other frames of its superframe are lost
+        if first.shows_existing_frame and len(frames) == 1 and len(packet) > _MAX_REPEAT_BYTES:
+            return CORRUPT_PICTURE
         self.picture = self.picture or first.picture
         is_disposable = len(frames) == 1 and first.is_shown and not first.refreshes_references
         return frames_info(frames, disposable=is_disposable)

@@ -49,6 +49,7 @@ _OPTIONS = {
 _NO_PARSERS, _NO_DECODERS = {"fflags": "+noparse"}, {"codec_whitelist": "none"}
 _CODEC_NAMES_ONLY = {**_NO_PARSERS, **_NO_DECODERS, "probesize": "32"}
 """Options to learn only the names of the codecs: nothing is parsed or decoded."""
+_BYTE_STREAMS = frozenset("mpegts mpeg mpegvideo m4v h264 hevc vc1 mjpeg".split())
 _STILL_DISPOSITIONS = ("attached_pic", "timed_thumbnails", "still_image")
 _WHOLE_PACKETS = ("mov", "matroska", "avi", "flv", "ivf", "nut")
 """Formats in which packets are stored whole, at the position that FFmpeg gives or at most 16 bytes behind it."""
@@ -115,6 +116,11 @@ class Demuxer:
     def format(self) -> str:
         """FFmpeg's name of the container format, "mpegts" for example."""
         return str(self.container.format.name)
+
+    @property
+    def stores_whole_packets(self) -> bool:
+        """False for byte streams, whose packets FFmpeg's parsers find by their content."""
+        return self.format not in _BYTE_STREAMS
 
     @property
     def ends_inside_picture(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -15,16 +15,17 @@ from telecine.container.timestamps import (
     respects_random_access,
     unwrap_timestamps,
 )
+from telecine.index.output_order import find_output_order, positions_by_keys
 from telecine.index.packet_scan import PacketScan
 
-__all__ = [
-    "PacketTimes", "display_positions", "display_times", "leading_pictures", "order_conflicts", "output_positions",
-]  # fmt: skip
+__all__ = ["PacketTimes", "display_positions", "display_times", "leading_pictures", "order_conflicts"]
 
 # Enum members are compared with arrays as int(): NumPy reads attributes of other objects, and drops an exception that a
 # signal handler raises there.
 _MPEG_SYSTEMS = frozenset({"mpegts", "mpeg"})
 """FFmpeg's names of the containers with 33-bit timestamps."""
+_HIDDEN_PACKET_CODECS = ("vp8", "vp9")
+"""Codecs in which a packet may be a hidden frame alone."""
 _MAX_STRAY = 0.04
 """Share of the pictures that may seem to be reordered because their headers are damaged."""
 _MAX_TICKS = 1 << 56
@@ -49,17 +50,21 @@ class PacketTimes:
         self._has_time_tables = container.startswith(("mov", "matroska"))
         self.shown = scan.fact("shown", np.bool_) & ~np.frombuffer(bytes(scan.discard), np.bool_)
         """``bool [P]`` True if the packet's frame is displayed. Times of other packets may be anything."""
-        if (damaged := scan.fact("is_damaged", np.bool_)).any():
+        if scan.codec in _HIDDEN_PACKET_CODECS and (damaged := scan.fact("is_damaged", np.bool_)).any():
             # a hidden frame has the time of the shown one after it, or in IVF a tick less
             steps = np.abs(np.diff(self.pts))
             self.shown[:-1] &= ~(damaged[:-1] & (self.pts[:-1] != NO_TIME) & (4 * steps <= min(4, np.median(steps))))
         self.leading = scan.fact("leading", np.int8)
         self.output_positions: _Ticks | None = None
         """``int64 [S]`` position of each shown packet in the bitstream's output order; None if not known."""
+        self.uncertain = np.zeros_like(self.shown)
+        """``bool [P]`` True if that position is uncertain, because headers are destroyed."""
         if scan.codec not in REORDERING_CODECS:
             self.output_positions = np.arange(np.count_nonzero(self.shown))
         elif with_order:
-            self.output_positions = output_positions([scan.facts[i].display_order for i in np.flatnonzero(self.shown)])
+            ordinals = np.flatnonzero(self.shown)
+            self.output_positions, uncertain = find_output_order([scan.facts[i].display_order for i in ordinals])
+            self.uncertain[ordinals[list(uncertain)]] = True
         # packets with packed B-frames carry the times of other pictures
         has_others_pts = bool(scan.fact("has_packed_b_frame", np.bool_).any())
         steps, positions = np.diff(self.pts[self.shown]), self.output_positions
@@ -132,14 +137,6 @@ def leading_pictures(
     return leading
 
 
-def output_positions(orders: Sequence[tuple[int, int] | None]) -> _Ticks | None:
-    """Return the position of each picture in output order from (coded sequence, order within it); None if unknown."""
-    if not orders or any(order is None for order in orders):
-        return None
-    sequences, places = np.array(orders, dtype=np.int64).T
-    return _positions(places, sequences)
-
-
 def display_positions(ticks: _Ticks, shown: _Flags, second_field: _Flags) -> _Ticks:
     """Return the position of each packet in display order among those given, from 0 and without repeats.
 
@@ -152,17 +149,10 @@ def display_positions(ticks: _Ticks, shown: _Flags, second_field: _Flags) -> _Ti
     fields = np.flatnonzero(second_field)
     fields = fields[fields > 0]
     keys[fields], timed[fields] = keys[fields - 1], timed[fields - 1]
-    return _positions(np.arange(len(keys)), timed, keys)
+    return positions_by_keys(np.arange(len(keys)), timed, keys)
 
 
 def order_conflicts(positions: Mapping[int, int], orders: Mapping[int, tuple[int, int]]) -> set[int]:
     """Return the packets whose display position contradicts the bitstream's output order, both by packet ordinal."""
     by_position, by_output = sorted(orders, key=positions.__getitem__), sorted(orders, key=orders.__getitem__)
     return {one for one, other in zip(by_position, by_output, strict=True) if one != other}
-
-
-def _positions(*keys: npt.NDArray[np.generic]) -> _Ticks:
-    """Return the position of each element after sorting by keys, the last one first."""
-    positions = np.empty(len(keys[0]), np.int64)
-    positions[np.lexsort(keys)] = np.arange(len(positions))
-    return positions

@@ -60,7 +60,8 @@ class PacketIndex:
     leading: npt.NDArray[np.bool_]
     """``bool [P]`` True if the packet can be decoded only from the random access point before the latest one."""
     corrupt: npt.NDArray[np.bool_]
-    """``bool [P]`` True if the container saw that data is missing in the packet, or between it and the next one."""
+    """``bool [P]`` True if the container saw that data is missing in the packet, or between it and the next one, or if
+    its headers are destroyed."""
     skips_leading: bool
     """True if leading packets can be left out when decoding starts at the random access point before them (HEVC)."""
     display_order: npt.NDArray[np.int64]
@@ -168,7 +169,7 @@ def build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits: 
     if not exact_random_access:
         # start where the container says, and let the decoder mark damaged frames
         access[np.argmax(key)] = int(RandomAccess.OPEN)  # the first packet if there is no key frame
-    elif key[0] and not access[0] and not demuxer.format.startswith("mpeg"):
+    elif (key[0] or scan.facts[0].is_damaged) and not access[0] and not demuxer.format.startswith("mpeg"):
         # a destroyed key frame: the pictures that need it are lost, but they count
         access[0] = int(RandomAccess.OPEN)
     if not np.array_equal(access, times.random_access):
@@ -215,7 +216,7 @@ def build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits: 
         crops_left=scan.crops_left,
         notes=tuple(_notes(scan, are_synthetic)),
         packets=scan.packets,
-        corrupt=corrupt,
+        corrupt=corrupt | (times.uncertain & are_synthetic),
         clean_gaps=clean_gaps,
         new_extradata=scan.new_extradata,
         palettes=scan.palettes,
@@ -243,7 +244,7 @@ def _find_missing_data(demuxer: Demuxer, scan: PacketScan) -> tuple[npt.NDArray[
             gaps.update(ordinal + number for number in found)
         # FFmpeg's parsers end a picture at the start of the next one, and give it the flag of that packet
         corrupt[1:] |= corrupt[:-1].copy()
-    return corrupt, np.array(sorted(gaps), np.int64)
+    return corrupt | scan.fact("is_damaged", np.bool_), np.array(sorted(gaps), np.int64)
 
 
 def disposable_packets(scan: PacketScan, max_temporal_id: int) -> npt.NDArray[np.bool_]:

@@ -126,6 +126,8 @@ def scan_packets(
     context = demuxer.stream.codec_context
     codec, extradata = context.codec.canonical_name, bytes(context.extradata or b"")
     scanner = scanner_for(codec, extradata)
+    if scanner is not None:
+        scanner.has_whole_packets = demuxer.stores_whole_packets
     is_updatable = scanner is not None and scanner.accepts_new_extradata
     intra_only = scanner is None and (bool(context.codec.intra_only) or codec == "png")
     # packets of a larger source would not fit, except for its audio; filling memory in vain takes time

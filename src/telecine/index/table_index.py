@@ -166,6 +166,7 @@ def complete_index(
         random_access=reader.random_access,
         leading=reader.leading,
         disposable=reader.disposable,
+        corrupt=reader.corrupt,
         skips_leading=bool((reader.facts == int(Leading.SKIPPED)).any()),
     )
 
@@ -177,7 +178,8 @@ class _RegionReader:
         self._index, self._demuxer, self._limits, self._deadline = index, demuxer, limits, deadline
         self.keys = np.flatnonzero(index.key)
         self.random_access, self.leading = index.random_access.copy(), index.leading.copy()
-        self.disposable, self.facts = index.disposable.copy(), np.zeros(index.num_packets, np.int8)
+        self.disposable, self.corrupt = index.disposable.copy(), index.corrupt.copy()
+        self.facts = np.zeros(index.num_packets, np.int8)
         self._first_packet, self._max_temporal_id = read_packet(demuxer, index, 0), _max_temporal_id(demuxer)
         steps = np.diff(index.pts[index.presentable])
         self._may_be_dts = index.codec in REORDERING_CODECS and bool((steps > 0).all())
@@ -211,6 +213,7 @@ class _RegionReader:
         self.disposable[region] = disposable_packets(scan, self._max_temporal_id)[len(before) :]
         self.random_access[region] = scan.fact("random_access", np.uint8)[len(before) :]
         self.facts[region] = scan.fact("leading", np.int8)[len(before) :]
+        self.corrupt[region] = scan.fact("is_damaged", np.bool_)[len(before) :]
         if self._may_be_dts and self.disposable[region].any():
             raise InvalidHeader("their presentation times may be decoding times")
 
@@ -308,7 +311,9 @@ def _check_key_frames(demuxer: Demuxer, table: SampleTable) -> None:
         raise InvalidHeader("there are too many key frames that may change the parameter sets")
     for i in keys:
         size = min(int(table.size[i]), _PARAMETER_SET_BYTES)
-        scanner.scan(demuxer.read_bytes(int(table.offset[i]), size), is_key=True, with_order=False)
+        head = bytes(demuxer.read_bytes(int(table.offset[i]), size))
+        # with zeros for the rest, so that no unit seems to be cut off
+        scanner.scan(head.ljust(int(table.size[i]), b"\0"), is_key=True, with_order=False)
     if scanner.has_changed_parameter_sets:
         raise InvalidHeader("the parameter sets change in the packets")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from telecine.backends.base import DecodeRequest
 from telecine.backends.pyav.hevc_units import HevcUnitFilter
 from telecine.bitstream.av1 import without_unneeded_obus
-from telecine.bitstream.h264 import FrameNumGapDetector
+from telecine.bitstream.h264 import FrameNumGapDetector, without_broken_sets
 from telecine.bitstream.nal import has_zeroed_slice, nal_length_size
 from telecine.plan.packet_reader import with_data
 
@@ -26,6 +26,8 @@ _DECODER_OPTIONS = {
     # if the SPS does not limit reordering, FFmpeg guesses, and silently drops the first B-pictures that prove it wrong;
     # "strict" makes it wait for as many pictures as the level allows
     "h264": {"strict": "strict"},
+    # otherwise blocks with too many coefficients keep the pixels of the picture before
+    **{codec: {"err_detect": "bitstream"} for codec in ("msmpeg4v1", "msmpeg4v2", "msmpeg4v3", "wmv1", "wmv2")},
 }
 
 
@@ -52,6 +54,8 @@ class Decoder:
         if request.index.codec == "hevc":
             self.units = HevcUnitFilter(request.demuxer.extradata)
             self._context.extradata = self.units.extradata
+        elif request.index.codec == "h264":
+            self._context.extradata = without_broken_sets(request.demuxer.extradata)
         self._threads = threads
         return self._context
 

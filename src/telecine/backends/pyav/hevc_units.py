@@ -60,9 +60,8 @@ class HevcUnitFilter:
         self._waiting = units
         self._accept(units)
         self._waiting = [unit for unit in units if unit not in self._valid]
-        is_clean = len(self._valid) == len(announced)
-        self.extradata = extradata if is_clean else self._with_valid_sets(extradata)
-        """Extradata for the decoder, without parameter sets that it would refuse."""
+        self.extradata = extradata if self._valid == announced else self._with_valid_sets(extradata)
+        """Extradata for the decoder: parameter sets that it takes, each after those that it refers to."""
 
     def _with_valid_sets(self, extradata: bytes) -> bytes:
         if not self._length_size:
