@@ -19,6 +19,8 @@ from telecine.plan.decode_plan import make_plan
         ("IPbPIPP", {2}, set(), {2}),  # nothing refers to a disposable picture
         ("IPPilPP", {2}, set(), {2, 4}),  # across an open point: its leading pictures only
         ("IPPIbPP", {2}, set(), {2}),
+        ("IPPiLlPP", {4}, set(), {4, 5}),  # from one leading picture to the others, and to no other picture
+        ("IPPilLPP", {1, 2, 4, 5}, set(), {1, 2, 4, 5}),
     ],
 )
 def test_damage_spreads_to_what_may_refer_to_it(

@@ -36,7 +36,7 @@ def unreliable_targets(
     """Return the targets that are lost, or that were decoded from something lost or missing.
 
     Damage spreads in decode order up to the next closed random access point, unless no other picture refers to the
-    damaged one. Damage before an open random access point reaches only its leading pictures.
+    damaged one. Damage before an open random access point, or of a leading picture, reaches only leading pictures.
     The ranges are one decode pass; ``missing`` and ``damaged`` are those of :func:`lost_packets`, and ``gaps`` are
     packets before which others are missing according to the bitstream.
     """
@@ -77,8 +77,12 @@ class DamageTracker:
             self._damaged = False
         elif has_gap or has_bitstream_gap:
             self._damaged = index.exact_random_access
-        is_unreliable = is_lost or self._damaged or (self._damaged_before_point and bool(index.leading[packet]))
-        self._damaged |= is_lost and not index.disposable[packet] and index.exact_random_access
+        is_leading = bool(index.leading[packet])
+        is_unreliable = is_lost or self._damaged or (self._damaged_before_point and is_leading)
+        if is_lost and not index.disposable[packet] and index.exact_random_access:
+            # decoding may start at the point, without its leading pictures: only they refer to each other
+            self._damaged_before_point |= is_leading
+            self._damaged |= not is_leading
         return is_unreliable
 
 
