@@ -74,8 +74,8 @@ def rebuild_timestamps(pts: _Ticks, dts: _Ticks, output_positions: _Ticks | None
     """Make presentation times if the container's cannot be used.
 
     The order is the bitstream's output order if known, else that of the known times. A known time that agrees with the
-    order is kept. A missing one follows its neighbours at the spacing of the decoding times. After a backward jump the
-    times continue one step after the last one.
+    order is kept. A missing one follows its neighbours at the spacing of the decoding times, delayed by the number of
+    pictures that a decoder must hold back. After a backward jump the times continue one step after the last one.
 
     Args:
         pts: ``int64 [S]`` in decode order, with :data:`NO_TIME`.
@@ -93,8 +93,13 @@ def rebuild_timestamps(pts: _Ticks, dts: _Ticks, output_positions: _Ticks | None
         output_positions = np.argsort(np.argsort(pts[latest_known], kind="stable"), kind="stable")
     sequence = np.argsort(output_positions, kind="stable")
     in_order = pts[sequence]
-    has_spacing = bool((dts != NO_TIME).all()) and len(np.unique(dts)) == count
-    times = np.sort(dts) if has_spacing else np.arange(count, dtype=np.int64) * step
+    times = np.arange(count, dtype=np.int64) * step
+    if bool((dts != NO_TIME).all()) and len(np.unique(dts)) == count:
+        # a picture is displayed when the decoder has those that are decoded before it and displayed after it
+        delay = min(int((np.arange(count) - output_positions).max()), _MAX_REORDERED)
+        times = np.sort(dts)
+        spacing = int(np.median(np.diff(times))) if count > 1 else step
+        times = np.append(times[delay:], times[-1] + spacing * np.arange(1, delay + 1))
     known = _agree_with_neighbours(in_order)
     if known.any():
         # the offset between spacing and known time holds until the next known one

@@ -88,6 +88,8 @@ class PacketIndex:
     """``int64 [P]`` position of each packet in the source, if the index comes from the container's tables. Then
     :attr:`random_access`, :attr:`leading` and :attr:`disposable` hold only for packets that
     :func:`telecine.index.table_index.complete_index` has read; for others they are 0."""
+    start_tick: int = 0
+    """Time of the first presentable frame on the container's clock; from decoding times if it has no other."""
     clean_gaps: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
     """Ascending ordinals of packets before which data is missing, although no packet is incomplete."""
     notes: tuple[Note, ...] = ()
@@ -186,11 +188,12 @@ def build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits: 
     order = order[np.argsort(ticks[order], kind="stable")]
     if not len(order):
         raise NoVideoError(f"{demuxer.name}: no presentable frame among {len(key)} packets{scan.reason}")
-    timeline = _timeline(ticks[order], int(duration[order[-1]]), key[order], time_base, step)
+    timeline = _timeline(ticks[order], duration[order], key[order], time_base, step)
     if timeline.duration > limits.max_seconds:
         raise LimitError(
             f"{demuxer.name}: lasts {timeline.duration:.0f} s; limits.max_seconds is {limits.max_seconds:g}"
         )
+    first_pts = times.pts[order[0]]
     corrupt, clean_gaps = _find_missing_data(demuxer, scan)
     return PacketIndex(
         codec=scan.codec,
@@ -216,6 +219,8 @@ def build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits: 
         crops_left=scan.crops_left,
         notes=tuple(_notes(scan, are_synthetic)),
         packets=scan.packets,
+        # a time that the container has is kept, also if it contradicts others
+        start_tick=int(ticks[order[0]] if first_pts == NO_TIME else first_pts),
         corrupt=corrupt | (times.uncertain & are_synthetic),
         clean_gaps=clean_gaps,
         new_extradata=scan.new_extradata,
@@ -266,9 +271,16 @@ def _nominal_step(demuxer: Demuxer, duration: npt.NDArray[np.int64], time_base: 
 
 
 def _timeline(
-    times: npt.NDArray[np.int64], last_duration: int, key: npt.NDArray[np.bool_], time_base: Fraction, step: int
+    times: npt.NDArray[np.int64],
+    durations: npt.NDArray[np.int64],
+    key: npt.NDArray[np.bool_],
+    time_base: Fraction,
+    step: int,
 ) -> Timeline:
     ticks = times - times[0]
+    last_duration = int(durations[-1])
+    if len(ticks) > 1 and durations.all() and not 0.5 <= durations[:-1].sum() / int(ticks[-1]) <= 1.5:
+        last_duration = 0  # the header's default (Matroska's DefaultDuration) is wrong for the other frames
     if last_duration <= 0:
         last_duration = round(int(ticks[-1]) / (len(ticks) - 1)) if len(ticks) > 1 else step
     return Timeline(ticks, time_base, int(ticks[-1]) + max(1, last_duration), key)

@@ -12,7 +12,7 @@ from telecine.bitstream import PictureFormat
 from telecine.bitstream.h273 import HDR_TRANSFERS, MATRICES, RANGES, UNSPECIFIED, UNSPECIFIED_RANGE
 from telecine.container.demuxer import Demuxer
 from telecine.container.display_matrix import Orientation, iso_orientation, matroska_orientation
-from telecine.container.timestamps import NO_TIME, has_variable_rate
+from telecine.container.timestamps import has_variable_rate
 from telecine.deadline import Deadline
 from telecine.errors import LimitError, NoVideoError
 from telecine.index.packet_index import PacketIndex
@@ -68,7 +68,8 @@ class VideoInfo:
     duration: float
     """Seconds from the first frame to the end of the last one."""
     start_time: float
-    """Time of the first presentable frame on the container's clock, seconds. Timestamps count from it."""
+    """Time of the first presentable frame on the container's clock, seconds; 0.0 if the container has no times.
+    Timestamps count from it."""
     variable_frame_rate: bool
     """True if frames are unevenly spaced."""
     stream_index: int
@@ -104,7 +105,6 @@ def make_video_info(source: Source, demuxer: Demuxer, index: PacketIndex, limits
         raise LimitError(f"{source.name}: {size[0]}x{size[1]} pixels; limits.max_pixels is {limits.max_pixels}")
     width, height = size if turns % 2 == 0 else size[::-1]
     ratio = demuxer.stream.sample_aspect_ratio or Fraction(1)
-    start = index.pts[index.display_order[0]]
     info = VideoInfo(
         width=width,
         height=height,
@@ -122,7 +122,7 @@ def make_video_info(source: Source, demuxer: Demuxer, index: PacketIndex, limits
         num_frames=index.num_frames,
         average_fps=index.timeline.average_fps,
         duration=index.timeline.duration,
-        start_time=0.0 if index.synthetic_times or start == NO_TIME else float(int(start) * index.time_base),
+        start_time=float(index.start_tick * index.time_base),
         variable_frame_rate=has_variable_rate(index.timeline.ticks),
         stream_index=demuxer.stream.index,
         container=demuxer.format,
