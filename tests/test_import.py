@@ -23,7 +23,7 @@ LAYERS = [
     "source",
     "container",
     "index",
-    "frames plan",
+    "frames plan audio",
     "backends",
     "settings",
     "request metrics",
@@ -40,7 +40,7 @@ LAYERS = [
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer.split()}
 PUBLIC = set(
     "load probe list_backends Frames Frame VideoInfo Report Timeline Sampling Fit Limits Deadline BackendStatus "
-    "Pool PoolFuture open Video FrameChunks Note live LiveStream Segment".split()
+    "Pool PoolFuture load_audio Audio open Video FrameChunks Note live LiveStream Segment".split()
 )
 """The public names beside the errors."""
 HEAVY = set("av torch cuda httpx httpcore PIL cv2 torchcodec transformers vllm prometheus_client".split())

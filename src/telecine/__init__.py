@@ -1,6 +1,7 @@
 """Decode the frames of a video that a vision-language model needs, each with its true index and time.
 
 - :func:`load` decodes chosen frames of a video: by count, rate, index, time, or a model's own sampling rule.
+- :func:`load_audio` decodes the audio of the same window.
 - :func:`probe` reads the facts of a video without decoding it.
 - :func:`open` indexes a video once and answers many requests; long videos come in chunks of bounded memory.
 - :func:`live` watches a camera or stream: frames of the last seconds, again and again.
@@ -11,7 +12,8 @@ Importing the package loads neither torch nor CUDA nor a decoder library, and st
 subclasses of :class:`TelecineError`.
 """
 
-from telecine.api import live, load, open, probe
+from telecine.api import live, load, load_audio, open, probe
+from telecine.audio import Audio
 from telecine.backends.base import BackendStatus
 from telecine.backends.registry import list_backends
 from telecine.deadline import Deadline
@@ -43,6 +45,7 @@ from telecine.video import FrameChunks, Video
 __version__ = "0.1.0"
 
 __all__ = [
+    "Audio",
     "BackendStatus",
     "BackendUnavailable",
     "Cancelled",
@@ -74,6 +77,7 @@ __all__ = [
     "list_backends",
     "live",
     "load",
+    "load_audio",
     "open",
     "probe",
 ]

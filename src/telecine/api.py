@@ -1,4 +1,4 @@
-"""The public functions of telecine: load frames, read the facts of a video, and watch a live stream."""
+"""The public functions of telecine: load frames and audio, read the facts of a video, and watch a live stream."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection
 from typing import Any, Literal, SupportsFloat, SupportsIndex, Unpack
 
+from telecine.audio import Audio, AudioRequest, find_first_frame, read_audio
 from telecine.backends.registry import prepare_backend
 from telecine.deadline import Deadline, Timeout
 from telecine.frames import Frames
@@ -23,7 +24,7 @@ from telecine.source.source import open_source
 from telecine.validation import Option
 from telecine.video import Video
 
-__all__ = ["live", "load", "open", "probe"]
+__all__ = ["live", "load", "load_audio", "open", "probe"]
 
 _SECONDS, _OVERLAP = Option(float, low=0.05, high=86_400), Option(float, low=0, high=86_400)
 _FLAG, _TRANSPORT = Option(bool), Option(str, choices=("tcp", "udp"))
@@ -73,6 +74,46 @@ def load(source: SourceLike, *, timeout: Timeout = None, **options: Unpack[LoadO
         DeadlineError: The timeout passed.
     """
     return run_request(Request.of(source, **options), Deadline.of(timeout))
+
+
+def load_audio(
+    source: SourceLike,
+    *,
+    start: SupportsFloat | None = None,
+    end: SupportsFloat | None = None,
+    sample_rate: SupportsIndex | None = None,
+    channels: SupportsIndex | None = None,
+    limits: Limits | None = None,
+    timeout: Timeout = None,
+) -> Audio:
+    """Decode the audio of a video, aligned to its frames: silence where the audio begins later than the video.
+
+    Damaged packets become silence. docs/audio.md says how processors of omni models take the result.
+
+    Args:
+        source: as for :func:`load`; a file without a video too.
+        start: begin at this time, seconds after the first frame of the video, or after the first sample without one.
+        end: end at this time; the result is shorter if the audio ends before.
+        sample_rate: samples per second, 1000 to 768 000; that of the audio when omitted.
+        channels: number of channels, 1 to 8, mixed as FFmpeg does; those of the audio when omitted.
+        limits: upper bounds of the request; the defaults of :class:`telecine.Limits` when omitted.
+        timeout: seconds for the whole call, or a :class:`telecine.Deadline` to cancel or watch it.
+
+    Returns:
+        ``(data, sample_rate)``: the samples, ``float32 [samples, channels]``, and their rate.
+
+    Raises:
+        OptionsError: An argument is wrong.
+        SourceError: The source cannot be read, or has no audio.
+        DecodeError: Nothing could be decoded.
+        LimitError: The request exceeds a limit.
+        DeadlineError: The timeout passed.
+    """
+    request = AudioRequest.of(start, end, sample_rate, channels, limits)
+    deadline = Deadline.of(timeout)
+    with open_source(source, request.limits, deadline) as opened:
+        zero = find_first_frame(opened, request.limits, deadline)
+        return read_audio(opened, zero, request, deadline)
 
 
 def probe(source: SourceLike, *, limits: Limits | None = None, timeout: Timeout = None) -> VideoInfo:

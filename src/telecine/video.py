@@ -9,11 +9,12 @@ import weakref
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from typing import Any, SupportsIndex, Unpack, overload
+from typing import Any, SupportsFloat, SupportsIndex, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from telecine.audio import Audio, AudioRequest, first_frame_time, read_audio
 from telecine.backends.base import DecodeRequest
 from telecine.backends.registry import get_backend
 from telecine.container.demuxer import Demuxer
@@ -142,6 +143,23 @@ class Video:
             self._check_open()
             self._iterators.add(chunks)
         return chunks
+
+    def audio(
+        self,
+        *,
+        start: SupportsFloat | None = None,
+        end: SupportsFloat | None = None,
+        sample_rate: SupportsIndex | None = None,
+        channels: SupportsIndex | None = None,
+        timeout: Timeout = None,
+    ) -> Audio:
+        """Decode the audio, aligned to the frames; the arguments and errors are those of :func:`telecine.load_audio`.
+
+        ``timeout`` is that of the video when omitted.
+        """
+        request = AudioRequest.of(start, end, sample_rate, channels, self._options.get("limits"))
+        with self._lease(timeout) as slot, memory_errors(self._source.name):
+            return read_audio(self._source, first_frame_time(slot.index), request, slot.deadline)
 
     def __iter__(self) -> Iterator[Frame]:
         for chunk in self.iterate():

@@ -25,7 +25,16 @@ from telecine.cli.bench import add_bench_arguments, bench, parse_count
 from telecine.cli.compare import Comparison, compare, write_sheet
 from telecine.cli.doctor import describe, describe_vllm, examine
 from telecine.cli.progress import Progress
-from telecine.cli.writers import as_document, claim, claim_sheet, format_table, is_folder, to_json_types
+from telecine.cli.writers import (
+    as_document,
+    claim,
+    claim_sheet,
+    claim_wav,
+    format_table,
+    is_folder,
+    to_json_types,
+    write_wav,
+)
 from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable, OptionsError, TelecineError
 from telecine.frames import Frames
@@ -159,6 +168,7 @@ def _add_decoding(parser: argparse.ArgumentParser) -> None:
     add("--errors", default="recover", metavar="MODE", help="frames that cannot be decoded: recover (skip) or strict")
     text = "contact sheet (.jpg, .png), arrays (.npz), or a folder for one PNG per frame; existing files are replaced"
     add("-o", "--output", metavar="TARGET", help=text)
+    add("--audio", metavar="FILE", help="write the audio from --start to --end too (.wav)")
 
 
 def _num_frames_or_all(text: str) -> int:
@@ -214,8 +224,16 @@ def _sample(arguments: argparse.Namespace) -> Iterable[str]:
         options["num_frames"] = None
     elif all(options[name] is None for name in ("num_frames", *_CHOOSERS)):
         options["num_frames"] = _DEFAULT_NUM_FRAMES
-    with _prepare(arguments) as (source, name, deadline, writer):
-        frames = load(source, timeout=deadline, **options)
+    with contextlib.ExitStack() as stack:
+        source, name, deadline, writer = stack.enter_context(_prepare(arguments))
+        if arguments.audio is None:
+            frames = load(source, timeout=deadline, **options)
+        else:
+            write_file = stack.enter_context(claim_wav(arguments.audio, arguments.file))
+            with telecine.open(source, timeout=deadline) as video:
+                frames = video.load(**options)
+                audio = video.audio(start=arguments.start, end=arguments.end)
+            write_file(lambda path: write_wav(audio, path))
         if writer is not None:
             writer(frames, deadline)
     report = frames.report

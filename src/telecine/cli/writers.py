@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import shutil
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from fractions import Fraction
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from telecine.audio import Audio
 from telecine.deadline import Deadline
 from telecine.errors import OptionsError, TelecineError
 from telecine.frames import Frames, Report
@@ -28,7 +30,17 @@ from telecine.source.urls import printable
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["as_document", "claim", "claim_sheet", "format_table", "is_folder", "save_sheet", "to_json_types"]
+__all__ = [
+    "as_document",
+    "claim",
+    "claim_sheet",
+    "claim_wav",
+    "format_table",
+    "is_folder",
+    "save_sheet",
+    "to_json_types",
+    "write_wav",
+]
 
 _FramesWriter = Callable[[Frames, Deadline], None]
 """Writes frames to the claimed target."""
@@ -40,6 +52,10 @@ _SHEET = f"a contact sheet ({', '.join(_SHEET_SUFFIXES)})"
 _ALLOWED = f"{_SHEET}, arrays (.npz) or a folder (no suffix, or a / at the end)"
 _JPEG_QUALITY = 90
 """High enough to keep the text in contact sheets sharp."""
+_WAV_HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
+_WAV_FLOAT = 3
+"""WAVE_FORMAT_IEEE_FLOAT."""
+_MAX_WAV_BYTES = (1 << 32) - 1
 _FRAME_FILE = "frame_{:06d}.png"
 _FRAME_LIST = "frames.json"
 
@@ -108,6 +124,29 @@ def claim_sheet(target: str, source: str) -> contextlib.AbstractContextManager[_
     if not _has_sheet_suffix(target) or is_folder(target):
         raise OptionsError(f"sheet is {printable(target)!r}; it must be the path of {_SHEET}")
     return _claim_file(target, source)
+
+
+def claim_wav(target: str, source: str) -> contextlib.AbstractContextManager[_FileWriter]:
+    """Like :func:`claim`, for audio."""
+    if Path(target).suffix.lower() != ".wav" or is_folder(target):
+        raise OptionsError(f"audio is {printable(target)!r}; it must be the path of a .wav file")
+    return _claim_file(target, source)
+
+
+def write_wav(audio: Audio, path: Path) -> None:
+    """Write audio as a WAV file of 32-bit floats."""
+    data, rate = audio
+    channels, size = data.shape[1], data.nbytes
+    if size + _WAV_HEADER.size > _MAX_WAV_BYTES:
+        raise OptionsError(f"{size} bytes of audio do not fit into a WAV file of 4 GiB; choose a shorter window")
+    header = _WAV_HEADER.pack(
+        b"RIFF", _WAV_HEADER.size - 8 + size, b"WAVE",
+        b"fmt ", 16, _WAV_FLOAT, channels, rate, 4 * channels * rate, 4 * channels, 32,
+        b"data", size,
+    )  # fmt: skip
+    with open(path, "wb") as file:
+        file.write(header)
+        file.write(data.astype("<f4", copy=False).data)
 
 
 def _has_sheet_suffix(target: str) -> bool:

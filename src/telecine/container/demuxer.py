@@ -6,7 +6,7 @@ by content could otherwise choose playlists, ``ffconcat`` or SDP, which open fil
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -79,6 +79,7 @@ class Demuxer:
         source: the encoded video; it must outlive this object.
         deadline: checked while reading.
         max_pixels: largest width times height of a picture that FFmpeg may decode to learn its format.
+        choose: returns the stream to read; by default the video stream that :func:`choose_video` returns.
 
     Raises:
         SourceError: the bytes are not a media file of an allowed format.
@@ -91,9 +92,15 @@ class Demuxer:
     movie: memoryview | None = None
     """Payload of the movie box of an MP4 or QuickTime file; None if FFmpeg may find tracks elsewhere too."""
 
-    def __init__(self, source: Source, deadline: Deadline, max_pixels: int = Limits.max_pixels) -> None:
+    def __init__(
+        self,
+        source: Source,
+        deadline: Deadline,
+        max_pixels: int = Limits.max_pixels,
+        choose: Callable[[InputContainer, str], Any] | None = None,
+    ) -> None:
         self.name = source.name
-        self._max_pixels = max_pixels
+        self._max_pixels, self._choose = max_pixels, choose or choose_video
         self._source = source
         self.size = source.size
         """Number of bytes of the source."""
@@ -145,7 +152,7 @@ class Demuxer:
         try:
             # PyAV makes FFmpeg guess missing times; the index rebuilds them itself and reports it
             self.container.flags &= ~av.container.Flags.gen_pts.value  # type: ignore[operator]
-            self.stream = choose_video(self.container, self.name)
+            self.stream = self._choose(self.container, self.name)
         except BaseException:
             self.close()
             raise
