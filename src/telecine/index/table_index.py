@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["complete_index", "find_index", "index_from_tables", "read_packets", "read_whole_index"]
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
+_INCOMPLETE_TABLES = ("matroska", "avi")
+"""Containers with tables of key frames alone (the Cues of Matroska), or without times (AVI)."""
 _IN_BAND_PARAMETER_SETS = frozenset({b"avc3", b"hev1"})
 """Sample descriptions of streams whose packets may change the parameter sets (ISO/IEC 14496-15, 5.4.2 and 8.4.1)."""
 _MAX_KEY_FRAMES, _PARAMETER_SET_BYTES = 4096, 4096
@@ -58,9 +60,11 @@ def find_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIn
     The packets of small videos are read in any case, and kept for the decode. Args and errors are those of
     :func:`telecine.index.packet_index.read_index`.
     """
-    if demuxer.size <= MAX_KEPT_BYTES or not demuxer.format.startswith("mov"):
+    if demuxer.size <= MAX_KEPT_BYTES or not demuxer.format.startswith(("mov", *_INCOMPLETE_TABLES)):
         return read_index(demuxer, limits, deadline)
     try:
+        if demuxer.format.startswith(_INCOMPLETE_TABLES):
+            raise InvalidHeader("in this container they do not have all frames with their times")
         return index_from_tables(demuxer, limits, deadline)
     except InvalidHeader as error:
         return read_whole_index(demuxer, limits, deadline, str(error))
