@@ -1,7 +1,8 @@
-"""Start time and duration of a video, and times where the container has decoding times only."""
+"""Start time and duration of a video, and times where the container has decoding times only, or none."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,54 @@ def test_a_long_last_frame_counts(tmp_path: Path) -> None:
     durations = "setts=duration=if(eq(N\\,29)\\,50*DURATION\\,DURATION)"
     file = _encode(tmp_path / "clip.mp4", "-c:v", "mjpeg", "-bsf:v", durations)
     assert telecine.probe(file).duration == pytest.approx(29 / 25 + 2)
+
+
+def _telecined(stream: bytes, phase: int) -> bytes:
+    """Return MPEG-2 video in which pictures last three and two fields in turn (ISO/IEC 13818-2, 6.3.10)."""
+    data = bytearray(stream)
+    for sequence in re.finditer(rb"\x00\x00\x01\xb5[\x10-\x1f]", stream):
+        data[sequence.start() + 5] &= ~0x08  # progressive_sequence
+    headers = [found.start() for found in re.finditer(rb"\x00\x00\x01\x00", stream)]
+    extensions = [found.start() for found in re.finditer(rb"\x00\x00\x01\xb5[\x80-\x8f]", stream)]
+    group, orders = 0, []
+    for at in headers:
+        group += (stream[at + 5] >> 3) & 7 == 1  # picture_coding_type
+        orders.append((group, stream[at + 4] << 2 | stream[at + 5] >> 6))  # temporal_reference
+    for position, picture in enumerate(sorted(range(len(orders)), key=orders.__getitem__)):
+        top_first, repeats = [(1, 0), (1, 1), (0, 0), (0, 1)][(position + phase) % 4]
+        at = extensions[picture]
+        data[at + 6] |= 3  # picture_structure: a frame
+        data[at + 7] = data[at + 7] & ~0x82 | top_first << 7 | repeats << 1
+        data[at + 8] |= 0x80  # progressive_frame
+    return bytes(data)
+
+
+@pytest.mark.parametrize("phase", range(4))
+@pytest.mark.parametrize("b_frames", ["0", "1", "2", "3"])
+def test_repeated_fields_of_raw_video_have_the_times_of_ffmpeg(tmp_path: Path, b_frames: str, phase: int) -> None:
+    raw = _encode(tmp_path / "film.m2v", "-c:v", "mpeg2video", "-bf", b_frames, "-g", "12", "-r", "30000/1001")
+    file = tmp_path / "telecined.m2v"
+    file.write_bytes(_telecined(raw.read_bytes(), phase))
+    with telecine.open(file) as video:
+        assert video.timeline.seconds().tolist() == pytest.approx(reference(file).seconds, abs=1e-6)
+        assert video.info.start_time == 0
+
+
+def _without_times(file: Path) -> bytes:
+    """Return an FLV file with all timestamps 0."""
+    data = bytearray(file.read_bytes())
+    at = 9 + 4
+    while at < len(data):
+        data[at + 4 : at + 8] = bytes(4)
+        at += 11 + int.from_bytes(data[at + 1 : at + 4], "big") + 4
+    return bytes(data)
+
+
+@pytest.mark.parametrize("rate", [10, 30, 60])
+@pytest.mark.parametrize("codec", ["libx264", "libx265", "flv"])
+def test_flv_without_times_has_the_rate_of_its_headers(tmp_path: Path, codec: str, rate: int) -> None:
+    file = _encode(tmp_path / "clip.flv", "-c:v", codec, rate=rate)
+    with telecine.open(_without_times(file)) as video:
+        assert video.timeline.seconds().tolist() == pytest.approx([i / rate for i in range(30)], abs=1e-3)
+        assert not video.info.variable_frame_rate
+        assert video.info.notes[0].code == "times-rebuilt"

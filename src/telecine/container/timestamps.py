@@ -70,7 +70,9 @@ def are_usable_timestamps(pts: _Ticks) -> bool:
     return bool((np.diff(pts[sequence]) > 0).all() and (sequence - np.arange(len(pts)) <= _MAX_REORDERED).all())
 
 
-def rebuild_timestamps(pts: _Ticks, dts: _Ticks, output_positions: _Ticks | None, step: int) -> _Ticks:
+def rebuild_timestamps(
+    pts: _Ticks, dts: _Ticks, output_positions: _Ticks | None, step: float, durations: _Ticks | None = None
+) -> _Ticks:
     """Make presentation times if the container's cannot be used.
 
     The order is the bitstream's output order if known, else that of the known times. A known time that agrees with the
@@ -82,6 +84,8 @@ def rebuild_timestamps(pts: _Ticks, dts: _Ticks, output_positions: _Ticks | None
         dts: ``int64 [S]`` in the same form.
         output_positions: ``int64 [S]`` position of each packet in output order; None if unknown.
         step: ticks between frames if the times do not give a spacing.
+        durations: ``int64 [S]`` display durations that the bitstream declares; they give the spacing. Known times that
+            differ by less than a step were derived from decoding times, and do not count.
 
     Returns:
         ``int64 [S]`` in decode order, all different.
@@ -93,26 +97,41 @@ def rebuild_timestamps(pts: _Ticks, dts: _Ticks, output_positions: _Ticks | None
         output_positions = np.argsort(np.argsort(pts[latest_known], kind="stable"), kind="stable")
     sequence = np.argsort(output_positions, kind="stable")
     in_order = pts[sequence]
-    times = np.arange(count, dtype=np.int64) * step
-    if bool((dts != NO_TIME).all()) and len(np.unique(dts)) == count:
+    times = np.rint(np.arange(count) * step).astype(np.int64)
+    if durations is not None:
+        times = np.cumsum(durations[sequence]) - durations[sequence]
+    elif bool((dts != NO_TIME).all()) and len(np.unique(dts)) == count:
         # a picture is displayed when the decoder has those that are decoded before it and displayed after it
         delay = min(int((np.arange(count) - output_positions).max()), _MAX_REORDERED)
         times = np.sort(dts)
-        spacing = int(np.median(np.diff(times))) if count > 1 else step
+        spacing = int(np.median(np.diff(times))) if count > 1 else 1
         times = np.append(times[delay:], times[-1] + spacing * np.arange(1, delay + 1))
     known = _agree_with_neighbours(in_order)
     if known.any():
         # the offset between spacing and known time holds until the next known one
         offset = np.where(known, in_order, 0) - times
+        if durations is not None:
+            offset = _without_small_changes(offset, known, step)
         last_known = np.maximum.accumulate(np.where(known, np.arange(count), -1))
         last_known[last_known < 0] = int(np.argmax(known))
         times = times + offset[last_known]
         backward = np.minimum(np.diff(times), 0)
-        times[1:] += np.cumsum(np.where(backward <= -step, step - backward, 0))
+        times[1:] += np.cumsum(np.where(backward <= -step, round(step) - backward, 0))
     positions = np.arange(count, dtype=np.int64)
     rebuilt = np.empty(count, np.int64)
     rebuilt[sequence] = np.maximum.accumulate(times - positions) + positions  # strictly increasing
     return rebuilt
+
+
+def _without_small_changes(offset: _Ticks, known: npt.NDArray[np.bool_], step: float) -> _Ticks:
+    """Return known offsets in which each that is less than a step from the one before it is replaced by that."""
+    kept = offset.copy()
+    current = int(offset[np.argmax(known)])
+    for position in np.flatnonzero(known).tolist():
+        if abs(int(offset[position]) - current) >= step:
+            current = int(offset[position])
+        kept[position] = current
+    return kept
 
 
 def _agree_with_neighbours(in_order: _Ticks) -> npt.NDArray[np.bool_]:

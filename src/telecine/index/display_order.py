@@ -26,6 +26,8 @@ _MPEG_SYSTEMS = frozenset({"mpegts", "mpeg"})
 """FFmpeg's names of the containers with 33-bit timestamps."""
 _HIDDEN_PACKET_CODECS = ("vp8", "vp9")
 """Codecs in which a packet may be a hidden frame alone."""
+_BITSTREAM_DURATIONS = frozenset({"mpegts", "mpeg", "mpegvideo"})
+"""FFmpeg's names of the containers in which durations of packets come from the headers of the pictures."""
 _MAX_STRAY = 0.04
 """Share of the pictures that may seem to be reordered because their headers are damaged."""
 _MAX_TICKS = 1 << 56
@@ -73,8 +75,17 @@ class PacketTimes:
         # one damaged picture may seem to be reordered
         num_reordered = 0 if positions is None else int((np.diff(positions) < 0).sum())
         is_reordered = num_reordered > _MAX_STRAY * len(steps)
-        self.has_wrong_pts = has_others_pts or (may_be_dts and is_reordered)
-        """True if the bitstream shows that pts belong to other pictures, or are dts."""
+        # without times of their own, packets of FLV and MP4 still have the offset from dts to pts
+        base = self.dts[self.shown] if (self.dts != NO_TIME).all() else self.pts[self.shown]
+        is_constant = (
+            len(base) > 1 and bool((base == base[0]).all()) and not are_usable_timestamps(self.pts[self.shown])
+        )
+        self.has_wrong_pts = has_others_pts or (may_be_dts and is_reordered) or is_constant
+        """True if the bitstream shows that pts belong to other pictures, or are dts, or if all have the same time."""
+        durations = np.array(scan.duration)[self.shown]
+        varies = container in _BITSTREAM_DURATIONS and len(durations) and 0 < 5 * durations.min() < 4 * durations.max()
+        self.durations: _Ticks | None = durations if varies else None
+        """``int64 [S]`` display durations of shown packets if they vary: fields of pictures are repeated (telecine)."""
         self.set_random_access(scan.fact("random_access", np.uint8))
         trusted = self.has_plausible_pts and not has_others_pts and not may_be_dts
         self.are_sufficient = positions is not None or trusted
@@ -93,7 +104,7 @@ class PacketTimes:
         """True if pts are complete, distinct, and consistent with the random access points."""
 
 
-def display_times(packets: PacketTimes, step: int) -> tuple[_Ticks, _Flags, bool]:
+def display_times(packets: PacketTimes, step: float) -> tuple[_Ticks, _Flags, bool]:
     """Derive display times and leading pictures.
 
     Args:
@@ -109,7 +120,9 @@ def display_times(packets: PacketTimes, step: int) -> tuple[_Ticks, _Flags, bool
     ticks = packets.pts.copy()
     if are_synthetic and shown.any():
         known = np.full_like(ticks, NO_TIME) if packets.has_wrong_pts else ticks
-        ticks[shown] = rebuild_timestamps(known[shown], packets.dts[shown], packets.output_positions, step)
+        ticks[shown] = rebuild_timestamps(
+            known[shown], packets.dts[shown], packets.output_positions, step, packets.durations
+        )
     # only times of shown packets may have been rebuilt: if one of the two is not shown, the container's are compared
     own = ticks if packets.has_wrong_pts else packets.pts
     return ticks, leading_pictures(packets.random_access, packets.leading, shown, ticks, own), are_synthetic

@@ -219,8 +219,8 @@ def build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits: 
         crops_left=scan.crops_left,
         notes=tuple(_notes(scan, are_synthetic)),
         packets=scan.packets,
-        # a time that the container has is kept, also if it contradicts others
-        start_tick=int(ticks[order[0]] if first_pts == NO_TIME else first_pts),
+        # a time that the container has is kept, also if it contradicts others; FFmpeg makes up those of raw MPEG video
+        start_tick=0 if demuxer.format == "mpegvideo" else int(ticks[order[0]] if first_pts == NO_TIME else first_pts),
         corrupt=corrupt | (times.uncertain & are_synthetic),
         clean_gaps=clean_gaps,
         new_extradata=scan.new_extradata,
@@ -262,12 +262,16 @@ def disposable_packets(scan: PacketScan, max_temporal_id: int) -> npt.NDArray[np
     return disposable
 
 
-def _nominal_step(demuxer: Demuxer, duration: npt.NDArray[np.int64], time_base: Fraction) -> int:
-    """Return the ticks between two frames: the packets' median duration, or the header's rate if they have none."""
-    if (duration > 0).any():
-        return max(1, int(np.median(duration[duration > 0])))
-    rate = demuxer.stream.average_rate or demuxer.stream.guessed_rate or Fraction(25)
-    return max(1, round(1 / (rate * time_base)))
+def _nominal_step(demuxer: Demuxer, duration: npt.NDArray[np.int64], time_base: Fraction) -> float:
+    """Return the ticks between two frames: the packets' median duration, or the header's rate if they have none.
+
+    A rate of the header that agrees with the durations is more exact than they are.
+    """
+    median = float(np.median(duration[duration > 0])) if (duration > 0).any() else None
+    for rate in (demuxer.stream.guessed_rate, demuxer.stream.average_rate):
+        if rate and (median is None or abs(1 / (rate * time_base) - median) < 1):
+            return max(1.0, float(1 / (rate * time_base)))
+    return median or max(1.0, float(1 / (25 * time_base)))
 
 
 def _timeline(
@@ -275,12 +279,12 @@ def _timeline(
     durations: npt.NDArray[np.int64],
     key: npt.NDArray[np.bool_],
     time_base: Fraction,
-    step: int,
+    step: float,
 ) -> Timeline:
     ticks = times - times[0]
     last_duration = int(durations[-1])
     if len(ticks) > 1 and durations.all() and not 0.5 <= durations[:-1].sum() / int(ticks[-1]) <= 1.5:
         last_duration = 0  # the header's default (Matroska's DefaultDuration) is wrong for the other frames
     if last_duration <= 0:
-        last_duration = round(int(ticks[-1]) / (len(ticks) - 1)) if len(ticks) > 1 else step
+        last_duration = round(int(ticks[-1]) / (len(ticks) - 1)) if len(ticks) > 1 else round(step)
     return Timeline(ticks, time_base, int(ticks[-1]) + max(1, last_duration), key)
