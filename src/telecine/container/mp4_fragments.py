@@ -15,7 +15,6 @@ from telecine.container.mp4_index import (
     MAX_OFFSET,
     MAX_SAMPLE_BYTES,
     MAX_TICKS,
-    REFUSED,
     Boxes,
     SampleTable,
     box_children,
@@ -29,6 +28,9 @@ __all__ = ["read_fragment_table"]
 
 _WITHOUT_SAMPLES = frozenset(b"ftyp styp free skip wide pdin uuid ssix prft emsg mfra".split())
 """Boxes beside the movie and the fragments in which FFmpeg looks for no samples."""
+_FRAGMENT_BOXES = frozenset(b"mfhd traf free skip pssh".split())
+_TRACK_BOXES = frozenset(b"sbgp sgpd subs sdtp free skip".split())
+"""Boxes in fragments, and beside times and runs in those of their tracks, that do not change what FFmpeg reads."""
 _MAX_SMALL_FRAGMENTS, _MIN_SAMPLES = 1000, 4
 """Reading the packets is faster than reading more fragments than this with fewer samples each."""
 _BASE_OFFSET, _DESCRIPTION, _FROM_FRAGMENT = 1, 2, 0x20000
@@ -208,6 +210,8 @@ def _fragment_runs(fragment: memoryview, position: int, defaults: _Defaults) -> 
     """
     implied_base = position
     for kind, payload in box_children(fragment):
+        if kind not in _FRAGMENT_BOXES:
+            raise InvalidHeader("a fragment has unusual boxes")
         if kind == b"traf":
             track, runs = _track_runs(payload, position, implied_base, defaults)
             for run in runs:
@@ -233,8 +237,8 @@ def _track_runs(payload: memoryview, position: int, implied_base: int, defaults:
             if run.fields.shape[1]:
                 runs.append(run)
             dts += int(run.fields[0].sum())
-        elif kind in REFUSED or kind in (b"tfhd", b"tfdt", b"trun"):
-            raise InvalidHeader("a fragment is encrypted, or has boxes in an unusual order")
+        elif kind not in _TRACK_BOXES:
+            raise InvalidHeader("a fragment is encrypted, or has unusual boxes")
     return track, runs
 
 

@@ -18,7 +18,7 @@ from telecine.bitstream.bit_reader import InvalidHeader
 from telecine.container.mp4_tables import read_boxes
 
 __all__ = [
-    "MAX_DURATION", "MAX_OFFSET", "MAX_SAMPLE_BYTES", "MAX_TICKS", "REFUSED", "Boxes", "SampleTable", "box_children",
+    "MAX_DURATION", "MAX_OFFSET", "MAX_SAMPLE_BYTES", "MAX_TICKS", "Boxes", "SampleTable", "box_children",
     "find_movie", "find_track", "read_edit", "read_sample_table", "read_time_scale",
 ]  # fmt: skip
 
@@ -34,7 +34,7 @@ _PLAIN = frozenset(b"ftyp free skip wide pdin uuid mdat".split())
 _CONTAINERS = frozenset({b"edts", b"dinf", b"mdia", b"minf", b"stbl"})
 """Boxes of a track in which there are others."""
 _TABLES = frozenset(b"tkhd mdhd elst dref stsd stsz stz2 stco co64 stsc stts ctts stss".split())
-REFUSED = frozenset({b"stps", b"rap ", b"senc", b"saiz", b"saio"})
+_REFUSED = frozenset({b"stps", b"rap ", b"senc", b"saiz", b"saio"})
 """Boxes and sample groups that change the key frames or the content of samples."""
 MAX_SAMPLE_BYTES = 0x3FFFFFFF
 """FFmpeg's index ends before a larger sample."""
@@ -186,7 +186,7 @@ def _field(boxes: Boxes, kind: bytes) -> int:
 
 def _check_references(boxes: Boxes) -> None:
     """Raise unless there is one sample description that is not encrypted, and all data is in the file itself."""
-    if REFUSED & boxes.keys():
+    if _REFUSED & boxes.keys():
         raise InvalidHeader("the track has encrypted samples, or key frames of several kinds")
     descriptions, references = bytes(boxes.get(b"stsd", b""))[:16], boxes.get(b"dref", memoryview(bytes(8)))
     if descriptions[4:8] != b"\0\0\0\1" or descriptions[12:] == b"encv":

@@ -171,6 +171,7 @@ def complete_index(
         leading=reader.leading,
         disposable=reader.disposable,
         corrupt=reader.corrupt,
+        crops_left=reader.crops_left,
         skips_leading=bool((reader.facts == int(Leading.SKIPPED)).any()),
     )
 
@@ -180,7 +181,7 @@ class _RegionReader:
 
     def __init__(self, index: PacketIndex, demuxer: Demuxer, limits: Limits, deadline: Deadline) -> None:
         self._index, self._demuxer, self._limits, self._deadline = index, demuxer, limits, deadline
-        self.keys = np.flatnonzero(index.key)
+        self.keys, self.crops_left = np.flatnonzero(index.key), index.crops_left
         self.random_access, self.leading = index.random_access.copy(), index.leading.copy()
         self.disposable, self.corrupt = index.disposable.copy(), index.corrupt.copy()
         self.facts = np.zeros(index.num_packets, np.int8)
@@ -217,6 +218,7 @@ class _RegionReader:
         self.disposable[region] = disposable_packets(scan, self._max_temporal_id)[len(before) :]
         self.random_access[region] = scan.fact("random_access", np.uint8)[len(before) :]
         self.facts[region] = scan.fact("leading", np.int8)[len(before) :]
+        self.crops_left |= scan.crops_left
         self.corrupt[region] = scan.fact("is_damaged", np.bool_)[len(before) :]
         if self._may_be_dts and self.disposable[region].any():
             raise InvalidHeader("their presentation times may be decoding times")
