@@ -33,6 +33,7 @@ LAYERS = [
     "integrations testing",
     "api nvdec",
     "__init__",
+    "server",
     "cli",
     "__main__",
 ]
@@ -43,7 +44,9 @@ PUBLIC = set(
     "Pool PoolFuture load_audio Audio open Video FrameChunks Note live LiveStream Segment".split()
 )
 """The public names beside the errors."""
-HEAVY = set("av torch cuda httpx httpcore PIL cv2 torchcodec transformers vllm prometheus_client".split())
+HEAVY = set("av torch cuda httpx httpcore PIL cv2 torchcodec transformers vllm prometheus_client".split()) | set(
+    "openai fastapi uvicorn rich".split()
+)
 
 
 def modules():

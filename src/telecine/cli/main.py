@@ -1,4 +1,4 @@
-"""The command ``telecine``: probe, sample, compare, bench, doctor.
+"""The command ``telecine``: probe, sample, live, serve, compare, bench, doctor.
 
 Results go to standard output, messages and progress to standard error. The exit code is that of the error's class.
 """
@@ -24,7 +24,9 @@ from telecine.bitstream.h273 import HDR_TRANSFERS
 from telecine.cli.bench import add_bench_arguments, bench, parse_count
 from telecine.cli.compare import Comparison, compare, write_sheet
 from telecine.cli.doctor import describe, describe_vllm, examine
+from telecine.cli.live import add_live_arguments, watch
 from telecine.cli.progress import Progress
+from telecine.cli.serve import add_serve_arguments, run_service
 from telecine.cli.writers import (
     as_document,
     claim,
@@ -69,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _prepare_streams()
     try:
         arguments = _parser().parse_args(argv)
-        with _logging():
+        with _logging(getattr(arguments, "log_level", None)):
             _print(arguments.run(arguments))
     except TelecineError as error:
         _warn(str(error))
@@ -91,7 +93,13 @@ def _prepare_streams() -> None:
 
 
 def _print(lines: Iterable[str]) -> None:
-    text = "".join(f"{line}\n" for line in lines)
+    for line in lines:
+        if not _write(f"{line}\n"):
+            break
+
+
+def _write(text: str) -> bool:
+    """Write to standard output. Returns False if nobody reads it any more."""
     if sys.stdout is None:
         raise OptionsError("standard output cannot be written: it is closed")
     try:
@@ -103,6 +111,8 @@ def _print(lines: Iterable[str]) -> None:
         # a reader that has enough closes its end, as `head` does
         if not isinstance(error, BrokenPipeError):
             raise OptionsError(f"standard output cannot be written: {error.strerror}") from error
+        return False
+    return True
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -115,10 +125,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"telecine {telecine.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, run: Callable[[argparse.Namespace], Iterable[str]], text: str) -> argparse.ArgumentParser:
+    def command(
+        name: str, run: Callable[[argparse.Namespace], Iterable[str]], text: str, *, has_json: bool = True
+    ) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text, epilog=_EXIT_CODES, allow_abbrev=False)
         added.set_defaults(run=run)
-        added.add_argument("--json", action="store_true", help="print one JSON document")
+        if has_json:
+            added.add_argument("--json", action="store_true", help="print one JSON document")
         return added
 
     _add_source(command("probe", _probe, "Print the properties of a video without decoding it."))
@@ -126,6 +139,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_source(one)
     _add_sampling(one)
     _add_decoding(one)
+    text = "Watch a live stream: a segment every few seconds, and its caption if there is a model."
+    add_live_arguments(command("live", watch, text, has_json=False), _size)
+    text = "Run the service: captions of live streams and decoding over HTTP."
+    one = command("serve", run_service, text, has_json=False)
+    one.set_defaults(log_level="warning")
+    add_serve_arguments(one)
     one = command("compare", _compare, "Decode a video with every usable backend and compare the frames.")
     _add_source(one)
     one.add_argument("-n", "--num-frames", type=int, default=_DEFAULT_NUM_FRAMES, metavar="N",
@@ -339,16 +358,22 @@ def _warn(message: str) -> None:
 
 
 @contextlib.contextmanager
-def _logging() -> Iterator[None]:
-    """Print the log messages of the package at the level in ``TELECINE_LOG``; none if it is not set."""
-    name = os.environ.get("TELECINE_LOG")
+def _logging(default: str | None) -> Iterator[None]:
+    """Print the log messages of the package at the level in ``TELECINE_LOG``; none without it and a default."""
+    logger = logging.getLogger("telecine")
+    name = os.environ.get("TELECINE_LOG") or default
     if not name:
-        yield
+        # else Python prints warnings itself
+        logger.addHandler(silent := logging.NullHandler())
+        try:
+            yield
+        finally:
+            logger.removeHandler(silent)
         return
     levels = ("debug", "info", "warning", "error", "critical")
     if name.lower() not in levels:
         raise OptionsError(f"TELECINE_LOG is {printable(name)!r}; it must be one of: {', '.join(levels)}")
-    logger, handler = logging.getLogger("telecine"), logging.StreamHandler()
+    handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
     before = logger.level
     logger.addHandler(handler)
