@@ -16,6 +16,7 @@ from telecine.container.avio import SourceFile
 from telecine.container.display_matrix import has_moov_box
 from telecine.container.mp4_index import find_movie
 from telecine.container.mp4_tables import check_tables
+from telecine.container.other_formats import refused_format
 from telecine.container.transport_stream import ends_inside_payload, find_clean_gaps
 from telecine.deadline import Deadline
 from telecine.errors import NoVideoError, SourceError
@@ -35,7 +36,7 @@ _AUDIO_FORMATS = "mp3 aac wav flac"
 """Formats that are opened so that the error message can name their streams."""
 ALLOWED_FORMATS = tuple(
     f"""mov,mp4,m4a,3gp,3g2,mj2 matroska,webm avi mpegts mpeg mpegvideo m4v h264 hevc obu ivf vc1 flv asf ogg mxf nut dv
-    gif apng mjpeg yuv4mpegpipe {_AUDIO_FORMATS}""".split()
+    gif apng mjpeg dhav yuv4mpegpipe {_AUDIO_FORMATS}""".split()
 )
 """FFmpeg's names of the demuxers that may open a source. None of them opens other files or sockets."""
 
@@ -205,6 +206,8 @@ class Demuxer:
             reason = f"not a video file that telecine reads, or damaged at its start ({detail})"
             if bytes(self._source.data[4:8]) == b"ftyp" and not has_moov_box(self._source.data):
                 reason = "incomplete MP4 file: its index (moov) is missing, so the end was cut off"
+            elif (named := refused_format(self._source.data)) is not None:
+                reason = named
             raise SourceError(f"{self.name}: {reason}") from None
         self.check_reading()
         return container
