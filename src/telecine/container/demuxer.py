@@ -16,6 +16,7 @@ from telecine.container.avio import SourceFile
 from telecine.container.display_matrix import has_moov_box
 from telecine.container.mp4_index import find_movie
 from telecine.container.mp4_tables import check_tables
+from telecine.container.ogg_pages import OggGap, find_ogg_gaps
 from telecine.container.other_formats import refused_format
 from telecine.container.transport_stream import ends_inside_payload, find_clean_gaps
 from telecine.deadline import Deadline
@@ -139,6 +140,10 @@ class Demuxer:
         """Return which of some consecutive packets, given by their positions, follow a gap between two pictures."""
         self.check_reading()
         return find_clean_gaps(self._source.data, self.stream.id, positions) if min(positions) >= 0 else []
+
+    def find_ogg_gaps(self, positions: Sequence[int]) -> list[OggGap]:
+        """Return where pages of an Ogg file are missing, given the positions of the stream's packets."""
+        return find_ogg_gaps(self._source.data, positions, self.check_reading)
 
     def rewind(self) -> None:
         """Move to the start of the file by opening it again, because some demuxers cannot seek to their start."""

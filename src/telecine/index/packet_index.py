@@ -178,6 +178,11 @@ def build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits: 
         times.set_random_access(access)
     step = _nominal_step(demuxer, duration, time_base)
     ticks, leading, are_synthetic = display_times(times, step)
+    corrupt, clean_gaps = _find_missing_data(demuxer, scan)
+    if demuxer.format == "ogg" and not are_synthetic:
+        # FFmpeg times the first packet after a gap as if nothing were missing, and the next one by its page
+        late = clean_gaps[clean_gaps + 1 < len(ticks)]
+        ticks[late] = np.maximum(ticks[late], ticks[late + 1] - round(step))
     first = int(np.argmax(access > 0))
     presentable = times.shown & (times.leading != int(Leading.UNDECODABLE))
     presentable[:first] = False
@@ -194,7 +199,6 @@ def build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits: 
             f"{demuxer.name}: lasts {timeline.duration:.0f} s; limits.max_seconds is {limits.max_seconds:g}"
         )
     first_pts = times.pts[order[0]]
-    corrupt, clean_gaps = _find_missing_data(demuxer, scan)
     return PacketIndex(
         codec=scan.codec,
         time_base=time_base,
@@ -249,6 +253,13 @@ def _find_missing_data(demuxer: Demuxer, scan: PacketScan) -> tuple[npt.NDArray[
             gaps.update(ordinal + number for number in found)
         # FFmpeg's parsers end a picture at the start of the next one, and give it the flag of that packet
         corrupt[1:] |= corrupt[:-1].copy()
+    elif demuxer.format == "ogg":
+        for gap in demuxer.find_ogg_gaps(scan.position):
+            first = int(np.searchsorted(np.array(scan.position), gap.position))
+            corrupt[max(0, first - 1)] |= gap.cuts_packet
+            if first < len(corrupt):
+                gaps.add(first)
+            corrupt[-1] |= first == len(corrupt) - 1  # no packet after it has a time of its own
     return corrupt | scan.fact("is_damaged", np.bool_), np.array(sorted(gaps), np.int64)
 
 
