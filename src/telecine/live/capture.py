@@ -132,7 +132,6 @@ class Capture:
         self._pending: dict[int, Received] = {}
         self._ordinal, self._last_wanted = 0, -1
         self._failures = 0
-        self._bytes_before = 0
         self._thread = threading.Thread(target=self._run, name=f"telecine-live-{next(_numbers)}", daemon=True)
         self._thread.start()
 
@@ -229,7 +228,6 @@ class Capture:
             elif isinstance(item, Overflow):
                 self._drop(item.dropped)
             elif reader.has_ended:
-                self._bytes_before += reader.connection.bytes_received
                 return reader.error if isinstance(reader.error, TelecineError) else None
             else:
                 silent_since = reader.connection.last_life if reader.is_open else started
@@ -278,9 +276,9 @@ class Capture:
             self._facts.add_reason(reason)
         received = Received(self._ordinal, round(seconds * 1e6), arrival, item.wall, item.sender_wall)
         self._ordinal += 1
-        self._count(packets=1)
+        self._count(packets=1, bytes_received=packet.size)
         taken = decoder.hold(received.ordinal, packet, received.time, arrival)
-        if taken.is_shown:
+        if taken.is_shown and received.time >= 0:
             self._assembler.add_received(received)
         if taken.is_usable or self._planner.open:
             self._planner.begin_slices(arrival)
@@ -340,9 +338,8 @@ class Capture:
             facts, self._facts = self._facts, SegmentFacts(reconnects=self._facts.reconnects)
             segment = self._assembler.make(slice_, facts, self._stream, self._container)
             self._count(segments=1, frames=len(segment.frames))
-            received = self._bytes_before + (self._reader.connection.bytes_received if self._reader else 0)
             with self._lock:
-                self.stats = replace(self.stats, fps=self._assembler.fps, bytes_received=received)
+                self.stats = replace(self.stats, fps=self._assembler.fps)
                 slots = list(self._slots)
             for slot in slots:
                 slot.offer(segment)

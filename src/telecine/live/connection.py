@@ -45,8 +45,10 @@ _HLS = {
     "allowed_segment_extensions": "ALL",
 }
 _PLAYLIST = b"#EXTM3U"
-_MAX_EARLY = 30.0
-"""Seconds between two packets of a recording, at most, that are waited for."""
+_MAX_EARLY, _MAX_LATE = 30.0, 0.2
+"""Seconds by which a packet of a recording or of HLS may be too early or too late to keep its time."""
+_END_SECONDS = 2.0
+"""Seconds before the announced end of a recording from which on its end is no broken connection."""
 _REFUSED = ("HTTPUnauthorizedError", "HTTPForbiddenError")
 
 
@@ -78,7 +80,6 @@ class Connection:
         self.uri, self._options = uri, options
         self.last_life = time.monotonic()
         """Monotonic clock at the last sign of life of the server."""
-        self.bytes_received = 0
         self._deadline = Deadline()
         self._cancelled = threading.Event()
         self._relay: Relay | None = None
@@ -86,8 +87,6 @@ class Connection:
         self._paced_from: float | None = None
         self.is_refused = False
         """True if the server refuses the credentials, so that no further attempt can succeed."""
-        self.is_recording = False
-        """True if the stream has an end, as a file has."""
 
     def open(self) -> None:
         """Connect, and find the video stream.
@@ -105,16 +104,13 @@ class Connection:
         for other in self.container.streams:
             if other.index != self.stream.index:
                 other.discard = "all"  # type: ignore[assignment]
-        duration = self.container.duration
-        self.is_recording = uri.scheme == "file" or (duration is not None and duration > 0)
 
     def _named(self, error: TelecineError) -> TelecineError:
         """Return an error whose message names the stream."""
         return error if str(error).startswith(self.uri.name) else type(error)(f"{self.uri.name}: {error}")
 
-    def _alive(self, nbytes: int) -> None:
+    def _alive(self) -> None:
         self.last_life = time.monotonic()
-        self.bytes_received += nbytes
 
     def _open_relay(self, limits: Limits) -> InputContainer:
         uri, options, tls = self.uri, self._options, None
@@ -230,22 +226,34 @@ class Connection:
 
         packets = self.container.demux(self.stream)
         is_paced = self.uri.scheme == "file" or self._paced_from is not None
-        pace = _Pace(self._cancelled)
+        pace, last = _Pace(self._cancelled), 0.0
         while True:
             try:
                 packet = next(packets, None)
             except (av.error.FFmpegError, IndexError) as error:
                 raise self._explain(error) from None
             self._check_cancelled()
+            if self._bytes is not None and self._bytes.error is not None:
+                raise self._explain(self._bytes.error) from None
             if packet is None or not packet.size:
                 break
             if is_paced:
                 pace.wait(packet)
                 self._check_cancelled()
             self.last_life = time.monotonic()
+            if packet.pts is not None and packet.time_base is not None:
+                last = float(packet.pts * packet.time_base)
             yield packet
-        if not self.is_recording:
-            raise self._explain(SourceError("End of stream"))
+        if not self._is_at_end(last):
+            raise SourceError(f"{self.uri.name}: the server ended the stream")
+
+    def _is_at_end(self, last: float) -> bool:
+        """Return True if a packet at this time, seconds, is the last one of a recording."""
+        if self.uri.scheme == "file":
+            return True
+        duration, start = self.container.duration, self.container.start_time
+        # a recording of which FFmpeg knows the duration; a broken connection looks like an end
+        return bool(duration) and last - (start or 0) / 1e6 >= (duration or 0) / 1e6 - _END_SECONDS
 
     def _check_cancelled(self) -> None:
         if self._cancelled.is_set():
@@ -279,11 +287,11 @@ class _Pace:
         self._origin: float | None = None
 
     def wait(self, packet: Packet[VideoStream]) -> None:
-        """Wait until the decoding time of a packet. A packet that is far too late or too early begins anew."""
+        """Wait until the decoding time of a packet. If it is late, or far too early, those after it follow it."""
         ticks = packet.dts if packet.dts is not None else packet.pts
         if ticks is None or packet.time_base is None:
             return
         time_, now = float(ticks * packet.time_base), time.monotonic()
-        if self._origin is None or not -_MAX_EARLY < time_ + self._origin - now < _MAX_EARLY:
+        if self._origin is None or not -_MAX_LATE < time_ + self._origin - now < _MAX_EARLY:
             self._origin = now - time_
         self._stop.wait(max(0.0, time_ + self._origin - now))

@@ -55,6 +55,7 @@ class Stats:
     packets: int = 0
     """Packets received."""
     bytes_received: int = 0
+    """Size of the packets received."""
     packets_fed: int = 0
     """Packets given to the decoder."""
     frames: int = 0

@@ -62,7 +62,7 @@ class Relay:
         limits: Limits,
         timeout: float,
         tls: ssl.SSLContext | None,
-        on_life: Callable[[int], None],
+        on_life: Callable[[], None],
     ) -> None:
         self._on_life = on_life
         self.is_redirected = False
@@ -127,7 +127,7 @@ class Relay:
                         self.is_redirected = True
                         return
                     tail = data[-16:]
-                    self._on_life(len(data))
+                    self._on_life()
                     client.sendall(data)
                 if not data:
                     return
@@ -185,7 +185,7 @@ def _bind(host: str, port: int) -> socket.socket:
 class ByteStream:
     """File object over chunks of bytes, for ``av.open``. It keeps an exception and ends then, as FFmpeg expects."""
 
-    def __init__(self, chunks: Iterator[bytes], on_life: Callable[[int], None]) -> None:
+    def __init__(self, chunks: Iterator[bytes], on_life: Callable[[], None]) -> None:
         self._chunks, self._on_life = chunks, on_life
         self._buffer = memoryview(b"")
         self.error: Exception | None = None
@@ -201,7 +201,7 @@ class ByteStream:
                 break
             if chunk is None:
                 break
-            self._on_life(len(chunk))
+            self._on_life()
             self._buffer = memoryview(chunk)
         return bytes(self._buffer[:64])
 

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 from telecine.errors import OptionsError, SourceError
 from telecine.limits import Limits
 from telecine.source.http import is_public, resolve
-from telecine.source.urls import printable, url_name
+from telecine.source.urls import printable
 from telecine.validation import format_value
 
 __all__ = ["SCHEMES", "LiveUri", "check_host", "host_limits"]
@@ -98,15 +98,16 @@ class LiveUri(NamedTuple):
             is_complete = False
         if not is_complete:
             raise OptionsError(f"the {scheme} URI has no valid host or port; the form is {scheme}://host:port/path")
-        return cls(text, scheme, _name(text, scheme, parts), parts)
+        return cls(text, scheme, _name(scheme, parts), parts)
 
 
-def _name(uri: str, scheme: str, parts: SplitResult) -> str:
+def _name(scheme: str, parts: SplitResult) -> str:
     """Return a name without secrets. Cameras have passwords in the path too, and the last part of RTMP is a key."""
-    last = parts.path.rpartition("/")[2]
+    host = f"{parts.hostname or ''}:{parts.port}" if parts.port else parts.hostname
+    folder, _, last = parts.path.rpartition("/")
     if scheme.startswith("rtmp") or any(character in last for character in "=&@"):
-        return printable(f"{scheme}://{parts.hostname}/…")
-    return f"{scheme}://{url_name(uri)}"
+        folder, last = "…", ""
+    return printable(f"{scheme}://{host}/{'…/' if folder else ''}{last}")
 
 
 def check_host(host: str, allowed_hosts: Collection[str]) -> None:

@@ -1,0 +1,229 @@
+"""Servers of live streams on this machine, as context managers that yield the URI, and the clips that they play."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import imageio_ffmpeg
+import pytest
+
+from support.recipes import Recipe, encode, make
+
+__all__ = [
+    "Server", "ffmpeg_server", "free_port", "hls_server", "live_clip", "needs_rtsp_server", "play", "rtsp_server",
+    "serve_connections",
+]  # fmt: skip
+
+_GST_SERVER = Path(__file__).with_name("gst_rtsp_server.py")
+_SYSTEM_PYTHON = "/usr/bin/python3"
+_X264 = "-c:v libx264 -preset ultrafast -pix_fmt yuv420p -threads 1"
+_RECIPES: dict[str, Recipe] = {
+    "live_h264.mp4": encode(f"{_X264} -g 15 -bf 0", (96, 64), 1200),
+    "live_h264_b.mp4": encode("-c:v libx264 -pix_fmt yuv420p -threads 1 -g 30 -bf 3", (96, 64), 600),
+    "live_hevc.mp4": encode(
+        "-c:v libx265 -preset ultrafast -x265-params keyint=15:log-level=none -tag:v hvc1", (96, 64), 900
+    ),
+    "live_large.mp4": encode(f"{_X264} -g 15 -bf 0", (160, 96), 600, "15"),
+    "live_1080p.mp4": encode(f"{_X264} -g 30 -b:v 4M", (1920, 1080), 300),
+}
+
+
+def live_clip(name: str) -> Path:
+    """Return the path of a clip that is long enough to be played as a live stream."""
+    return make(name, _RECIPES)
+
+
+def free_port() -> int:
+    """Return a TCP port that nothing listens to."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """A child process that serves a stream."""
+
+    def __init__(self, uri: str, command: list[str]) -> None:
+        self.uri = uri
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+
+    def freeze(self) -> None:
+        """Stop the process: its connections stay open, and nothing answers."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen process go on."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End the process at once."""
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@functools.cache
+def _has_gst() -> bool:
+    code = "import gi; gi.require_version('GstRtspServer', '1.0'); from gi.repository import GstRtspServer"
+    return (
+        subprocess.run([_SYSTEM_PYTHON, "-c", code], capture_output=True).returncode == 0
+        if os.path.exists(_SYSTEM_PYTHON)
+        else False
+    )
+
+
+def needs_rtsp_server() -> None:
+    """Skip a test if GStreamer's RTSP server is not installed; fail it with TELECINE_REQUIRE_RTSP set."""
+    if not _has_gst():
+        message = "GStreamer's RTSP server is not installed: scripts/rtsp-server installs it"
+        if os.environ.get("CI"):
+            pytest.fail(message, pytrace=False)
+        pytest.skip(message)
+
+
+@contextmanager
+def rtsp_server(clip: str, port: int = 0, codec: str = "h264", user: str = "", password: str = "") -> Iterator[Server]:
+    """Serve a clip by RTSP at real speed, once from its start when the first client connects."""
+    needs_rtsp_server()
+    port = port or free_port()
+    arguments = [str(live_clip(clip)), codec, str(port), *((user, password) if user else ())]
+    credentials = f"{user}:{password}@" if user else ""
+    server = Server(f"rtsp://{credentials}127.0.0.1:{port}/clip", [_SYSTEM_PYTHON, str(_GST_SERVER), *arguments])
+    try:
+        assert server.process.stdout is not None
+        assert server.process.stdout.readline().strip() == str(port).encode()
+        yield server
+    finally:
+        server.kill()
+
+
+@contextmanager
+def ffmpeg_server(clip: str, uri: str, *output: str) -> Iterator[Server]:
+    """Play a clip at real speed, again and again, to a URI with ffmpeg, which may listen there."""
+    source = ["-hide_banner", "-loglevel", "error", "-re", "-stream_loop", "-1", "-i", str(live_clip(clip))]
+    server = Server(uri, [imageio_ffmpeg.get_ffmpeg_exe(), *source, "-c", "copy", *output])
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@contextmanager
+def hls_server(clip: str, folder: Path) -> Iterator[str]:
+    """Serve a clip as a live HLS playlist with segments of one second."""
+    playlist = folder / "live.m3u8"
+    options = ["-f", "hls", "-hls_time", "1", "-hls_list_size", "4", "-hls_flags", "delete_segments", str(playlist)]
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    handler = functools.partial(Handler, directory=str(folder))
+    with ffmpeg_server(clip, "", *options), http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        end = time.monotonic() + 20
+        while not playlist.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{server.server_port}/live.m3u8"
+        server.shutdown()
+
+
+@contextmanager
+def serve_connections(
+    handle: Callable[[socket.socket], None], port: int = 0
+) -> Iterator[tuple[int, list[socket.socket]]]:
+    """Accept TCP connections and handle each in a thread. Yields the port and the list of the connections."""
+    accepted: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+    listener = socket.create_server(("127.0.0.1", port))
+
+    def run(connection: socket.socket) -> None:
+        with suppress(OSError), connection:
+            handle(connection)
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                connection = listener.accept()[0]
+                accepted.append(connection)
+                threads.append(threading.Thread(target=run, args=(connection,), daemon=True))
+                threads[-1].start()
+
+    acceptor = threading.Thread(target=accept, daemon=True)
+    acceptor.start()
+    try:
+        yield listener.getsockname()[1], accepted
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        for connection in accepted:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in [acceptor, *threads]:
+            thread.join(10)
+
+
+@functools.cache
+def _transport_stream(clip: str) -> list[tuple[float, bytes]]:
+    """Return a clip as (time, bytes of a transport stream that begins with tables and one frame)."""
+    import io
+
+    import av
+
+    chunks: list[tuple[float, bytes]] = []
+    out = io.BytesIO()
+    with (
+        av.open(str(live_clip(clip))) as source,
+        av.open(out, "w", "mpegts", options={"mpegts_flags": "resend_headers", "flush_packets": "1"}) as target,
+    ):
+        stream = target.add_stream_from_template(source.streams.video[0])
+        written = 0
+        for packet in source.demux(video=0):
+            if packet.dts is None:
+                continue
+            at = float(packet.dts * packet.time_base)
+            packet.stream = stream
+            target.mux(packet)
+            chunks.append((at, out.getvalue()[written:]))
+            written = len(out.getvalue())
+    return chunks
+
+
+def play(
+    send: Callable[[bytes], object],
+    clip: str = "live_h264.mp4",
+    start: int = 0,
+    stop: int | None = None,
+    speed: float = 1.0,
+    change: Callable[[int, bytes], bytes | None] = lambda _, data: data,
+) -> None:
+    """Send the frames of a clip as a transport stream, in real time.
+
+    Args:
+        send: takes the bytes of each frame.
+        clip: name of the clip.
+        start: first frame.
+        stop: frame after the last one.
+        speed: factor on real time.
+        change: returns other bytes for a frame, or None to leave it out.
+    """
+    chunks = _transport_stream(clip)[start:stop]
+    origin = time.monotonic() - chunks[0][0] / speed
+    for number, (at, data) in enumerate(chunks, start):
+        time.sleep(max(0.0, origin + at / speed - time.monotonic()))
+        changed = change(number, data)
+        if changed is not None:
+            send(changed)
