@@ -20,11 +20,12 @@ import pytest
 from support.recipes import Recipe, encode, make
 
 __all__ = [
-    "Server", "ffmpeg_server", "free_port", "hls_server", "live_clip", "needs_rtsp_server", "play", "rtsp_server",
-    "serve_connections",
+    "Server", "ffmpeg_server", "free_port", "hls_server", "live_clip", "play", "rtsp_server",
+    "serve_connections", "serve_folder",
 ]  # fmt: skip
 
 _GST_SERVER = Path(__file__).with_name("gst_rtsp_server.py")
+_IS_REQUIRED = bool(os.environ.get("TELECINE_REQUIRE_RTSP"))
 _SYSTEM_PYTHON = "/usr/bin/python3"
 _X264 = "-c:v libx264 -preset ultrafast -pix_fmt yuv420p -threads 1"
 _RECIPES: dict[str, Recipe] = {
@@ -76,28 +77,22 @@ class Server:
 
 
 @functools.cache
-def _has_gst() -> bool:
+def _has_rtsp_server() -> bool:
     code = "import gi; gi.require_version('GstRtspServer', '1.0'); from gi.repository import GstRtspServer"
-    return (
-        subprocess.run([_SYSTEM_PYTHON, "-c", code], capture_output=True).returncode == 0
-        if os.path.exists(_SYSTEM_PYTHON)
-        else False
-    )
-
-
-def needs_rtsp_server() -> None:
-    """Skip a test if GStreamer's RTSP server is not installed; fail it with TELECINE_REQUIRE_RTSP set."""
-    if not _has_gst():
-        message = "GStreamer's RTSP server is not installed: scripts/rtsp-server installs it"
-        if os.environ.get("CI"):
-            pytest.fail(message, pytrace=False)
-        pytest.skip(message)
+    try:
+        return subprocess.run([_SYSTEM_PYTHON, "-c", code], capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager
 def rtsp_server(clip: str, port: int = 0, codec: str = "h264", user: str = "", password: str = "") -> Iterator[Server]:
     """Serve a clip by RTSP at real speed, once from its start when the first client connects."""
-    needs_rtsp_server()
+    if not _has_rtsp_server():
+        message = "GStreamer's RTSP server is not installed: run scripts/rtsp-server"
+        if _IS_REQUIRED:
+            pytest.fail(message, pytrace=False)
+        pytest.skip(message)
     port = port or free_port()
     arguments = [str(live_clip(clip)), codec, str(port), *((user, password) if user else ())]
     credentials = f"{user}:{password}@" if user else ""
@@ -121,24 +116,34 @@ def ffmpeg_server(clip: str, uri: str, *output: str) -> Iterator[Server]:
         server.kill()
 
 
+class _QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def serve_folder(folder: Path) -> Iterator[int]:
+    """Serve the files of a folder by HTTP and yield the port."""
+    handler = functools.partial(_QuietHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
 @contextmanager
 def hls_server(clip: str, folder: Path) -> Iterator[str]:
     """Serve a clip as a live HLS playlist with segments of one second."""
     playlist = folder / "live.m3u8"
     options = ["-f", "hls", "-hls_time", "1", "-hls_list_size", "4", "-hls_flags", "delete_segments", str(playlist)]
 
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-    handler = functools.partial(Handler, directory=str(folder))
-    with ffmpeg_server(clip, "", *options), http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with ffmpeg_server(clip, "", *options), serve_folder(folder) as port:
         end = time.monotonic() + 20
         while not playlist.exists() and time.monotonic() < end:
             time.sleep(0.05)
-        yield f"http://127.0.0.1:{server.server_port}/live.m3u8"
-        server.shutdown()
+        yield f"http://127.0.0.1:{port}/live.m3u8"
 
 
 @contextmanager

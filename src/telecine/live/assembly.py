@@ -32,8 +32,8 @@ __all__ = ["Assembler", "SegmentFacts"]
 _MICROSECOND = Fraction(1, 1_000_000)
 _MAX_SENDER_AGE, _MAX_SENDER_AHEAD = 60.0, 2.0
 """Seconds by which a plausible clock of a sender differs from the time of arrival; many cameras have none set."""
-_RATE_CHANGE = 1.2
-"""Ratio of the rates of two segments from which on the rate has changed."""
+_MIN_RATE_FRAMES, _RATE_CHANGE = 5, 1.2
+"""Frames from which a rate is measured, and the ratio of two rates from which on it has changed."""
 
 
 @dataclass
@@ -164,7 +164,7 @@ class Assembler:
         return segment
 
     def _note_rate(self, timeline: Timeline, facts: SegmentFacts) -> None:
-        if timeline.num_frames < 3:
+        if timeline.num_frames < _MIN_RATE_FRAMES:
             return
         # the median is not moved by a gap
         rate = 1e6 / float(np.median(np.diff(timeline.ticks)))

@@ -229,6 +229,9 @@ class Capture:
                 self._drop(item.dropped)
             elif reader.has_ended:
                 return reader.error if isinstance(reader.error, TelecineError) else None
+            elif reader.connection.refusal is not None:
+                reader.cancel()
+                return reader.connection.refusal
             else:
                 silent_since = reader.connection.last_life if reader.is_open else started
                 if now - silent_since > self._options.connection.timeout + _ABANDON_SECONDS:

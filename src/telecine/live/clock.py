@@ -10,7 +10,7 @@ _MAX_AHEAD = 15.0
 """Seconds that timestamps may run ahead of arrival within a window: servers begin with a burst of buffered pictures."""
 _WINDOW_SECONDS, _MIN_RATE, _MAX_SILENCE = 60.0, 0.75, 5.0
 """A clock is too slow below this rate over a window without long silence, after which a burst may follow."""
-_MAX_LAG, _CATCH_UP, _MAX_LATE_SECONDS = 1.0, 0.3, 1.0
+_MAX_LAG, _CATCH_UP, _MAX_LATE_SECONDS = 0.5, 0.2, 1.0
 """A picture that lags by more than the first is old, as long as the lag falls by the second within the third."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import threading
 import time
@@ -17,8 +18,9 @@ from telecine.deadline import Deadline
 from telecine.errors import Cancelled, SourceError, TelecineError, UnsupportedVideoError
 from telecine.limits import Limits
 from telecine.live.sockets import ByteStream, Relay, receive
-from telecine.live.uris import LiveUri, host_limits
+from telecine.live.uris import LiveUri, check_host, host_limits
 from telecine.source.http import fetch
+from telecine.source.urls import url_name
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -50,6 +52,7 @@ _MAX_EARLY, _MAX_LATE = 30.0, 0.2
 _END_SECONDS = 2.0
 """Seconds before the announced end of a recording from which on its end is no broken connection."""
 _REFUSED = ("HTTPUnauthorizedError", "HTTPForbiddenError")
+_REFUSED_STATUS = re.compile("HTTP 40[13]")
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,8 @@ class Connection:
         self._relay: Relay | None = None
         self._bytes: ByteStream | None = None
         self._paced_from: float | None = None
+        self.refusal: TelecineError | None = None
+        """Reason why something that a playlist names is not opened; FFmpeg would try other parts of it."""
         self.is_refused = False
         """True if the server refuses the credentials, so that no further attempt can succeed."""
 
@@ -149,7 +154,7 @@ class Connection:
 
     def _open_http(self, limits: Limits) -> InputContainer:
         limits = self._http_limits(limits)
-        opened = ByteStream(fetch(self.uri.uri, limits, self._deadline), self._alive)
+        opened = ByteStream(self._fetch(self.uri.uri, limits), self._alive)
         if not opened.peek().lstrip(b"\xef\xbb\xbf").startswith(_PLAYLIST):
             return self._open_bytes(opened)
         opened.close()
@@ -163,15 +168,27 @@ class Connection:
 
     def _open_nested(self, limits: Limits, url: str, flags: int, options: dict[str, str]) -> ByteStream:
         """Open a playlist or a segment that a playlist names, by the rules for the stream itself."""
-        if urlsplit(url).scheme.lower() not in ("http", "https"):
-            raise SourceError("the playlist names something that is not http or https, as an encrypted segment is")
-        if int(options.get("offset", 0)) > 0:
-            raise SourceError("the playlist names parts of files (EXT-X-BYTERANGE), which is not supported")
-        allowed = self._options.allowed_hosts
-        if allowed is not None:
-            host_limits(urlsplit(url).hostname or "", 0, allowed, limits)
         self._check_cancelled()
-        return ByteStream(fetch(url, limits, self._deadline), self._alive)
+        try:
+            if urlsplit(url).scheme.lower() not in ("http", "https"):
+                raise SourceError("the playlist names something that is not http or https, as an encrypted segment is")
+            if int(options.get("offset", 0)) > 0:
+                raise SourceError("the playlist names parts of files (EXT-X-BYTERANGE), which is not supported")
+            if self._options.allowed_hosts is not None:
+                check_host(urlsplit(url).hostname or "", self._options.allowed_hosts)
+        except SourceError as error:
+            self.refusal = self._named(error)
+            raise
+        return ByteStream(self._fetch(url, limits), self._alive)
+
+    def _fetch(self, url: str, limits: Limits) -> Iterator[bytes]:
+        try:
+            yield from fetch(url, limits, self._deadline)
+        except TelecineError as error:
+            # its name of the URL may have a token
+            text = str(error).removeprefix(f"{url_name(url)}: ")
+            self.is_refused |= bool(_REFUSED_STATUS.search(text))
+            raise type(error)(text) from None
 
     def _open_bytes(self, opened: ByteStream) -> InputContainer:
         self._bytes = opened

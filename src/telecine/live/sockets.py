@@ -122,7 +122,10 @@ class Relay:
                     self._server.sendall(data)
                 else:
                     time.sleep(_BATCH_SECONDS)
-                    data = self._read_server()
+                    received = self._read_server()
+                    if received is None:
+                        continue
+                    data = received
                     if _REDIRECT.search(tail + data):
                         self.is_redirected = True
                         return
@@ -132,11 +135,17 @@ class Relay:
                 if not data:
                     return
 
-    def _read_server(self) -> bytes:
-        data = self._server.recv(_CHUNK_BYTES)
-        if isinstance(self._server, ssl.SSLSocket):
-            while pending := self._server.pending():  # select does not see bytes that are decrypted already
-                data += self._server.recv(pending)
+    def _read_server(self) -> bytes | None:
+        """Return bytes of the server, none at its end; None if TLS has sent nothing for the client."""
+        self._server.settimeout(0)
+        try:
+            data = self._server.recv(_CHUNK_BYTES)
+            while isinstance(self._server, ssl.SSLSocket) and (pending := self._server.pending()):
+                data += self._server.recv(pending)  # select does not see bytes that are decrypted already
+        except ssl.SSLWantReadError:
+            return None
+        finally:
+            self._server.settimeout(None)
         return data
 
 
