@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import functools
 import http.server
+import itertools
 import os
+import random
+import re
+import select
 import signal
 import socket
 import subprocess
@@ -20,7 +24,7 @@ import pytest
 from support.recipes import Recipe, encode, make
 
 __all__ = [
-    "Server", "ffmpeg_server", "free_port", "hls_server", "live_clip", "play", "rtsp_server",
+    "Server", "ffmpeg_server", "free_port", "hls_server", "live_clip", "lossy_rtsp_proxy", "play", "rtsp_server",
     "serve_connections", "serve_folder",
 ]  # fmt: skip
 
@@ -103,6 +107,49 @@ def rtsp_server(clip: str, port: int = 0, codec: str = "h264", user: str = "", p
         yield server
     finally:
         server.kill()
+
+
+@contextmanager
+def lossy_rtsp_proxy(target: int, loss: float) -> Iterator[int]:
+    """Stand between an RTSP client and a server, and lose RTP datagrams after the first fifty. Yields the port."""
+    chance, stopped = random.Random(7), threading.Event()
+
+    def forward_datagrams(received: socket.socket, port: int) -> None:
+        received.settimeout(0.1)
+        for count in itertools.count():
+            while not stopped.is_set():
+                with suppress(TimeoutError):
+                    data = received.recv(65536)
+                    break
+            else:
+                received.close()
+                return
+            if count < 50 or chance.random() >= loss:
+                received.sendto(data, ("127.0.0.1", port))
+
+    def forward(connection: socket.socket) -> None:
+        with socket.create_connection(("127.0.0.1", target)) as server:
+            while not stopped.is_set():
+                for ready in select.select([connection, server], [], [], 0.1)[0]:
+                    if not (data := ready.recv(65536)):
+                        return
+                    if found := re.search(rb"client_port=(\d+)-(\d+)", data) if ready is connection else None:
+                        pair = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+                        for each, port in zip(pair, found.groups(), strict=True):
+                            each.bind(("127.0.0.1", 0))
+                            thread = threading.Thread(target=forward_datagrams, args=(each, int(port)))
+                            threads.append(thread)
+                            thread.start()
+                        ports = b"client_port=%d-%d" % tuple(each.getsockname()[1] for each in pair)
+                        data = data.replace(found[0], ports)
+                    (server if ready is connection else connection).sendall(data)
+
+    threads: list[threading.Thread] = []
+    with serve_connections(forward) as (port, _):
+        yield port
+        stopped.set()
+    for thread in threads:
+        thread.join()
 
 
 @contextmanager

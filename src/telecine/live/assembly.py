@@ -85,17 +85,21 @@ class Assembler:
         while self._received[0].arrival < received.arrival - self._window - 5:
             self._received.popleft()
 
-    def set_stored_size(self, picture: VideoFrame) -> tuple[bool, bool]:
-        """Prepare for the size of a picture. Returns (it is another one than before, that of the frames changes)."""
+    def is_reshaped_by(self, picture: VideoFrame) -> bool:
+        """Return True if frames of a picture have another size than those before it."""
+        size = *fit_size(self._size, picture.height, picture.width), 3
+        return self._stored is not None and size != self._shape
+
+    def set_stored_size(self, picture: VideoFrame) -> bool:
+        """Prepare for the size of a picture. Returns True if it is another one than before."""
         stored = picture.height, picture.width
         if stored == self._stored:
-            return False, False
+            return False
         is_change, self._stored = self._stored is not None, stored
         height, width = fit_size(self._size, *stored)
-        is_reshaped = is_change and self._shape != (height, width, 3)
         self._shape = height, width, 3
         self._converter = Converter(Geometry(*stored, 0, False, height, width))
-        return is_change, is_reshaped
+        return is_change
 
     def check_memory(self, num_frames: int) -> None:
         """Raise LimitError if so many frames would take too much memory."""

@@ -320,11 +320,10 @@ class Capture:
             received = self._pending.pop(ordinal, None)
             if received is None:
                 continue
-            is_change, is_reshaped = self._assembler.set_stored_size(picture)
-            if is_reshaped:
+            if is_reshaped := self._assembler.is_reshaped_by(picture):
                 self._deliver(float("inf"))
                 self._planner.restart()
-            if is_change:
+            if self._assembler.set_stored_size(picture):
                 self._facts.add_reason("size")
             self._assembler.check_memory(self._options.frames * max(1, len(self._planner.open)))
             if not is_reshaped:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import select
+import selectors
 import socket
 import ssl
 import threading
@@ -99,14 +99,15 @@ class Relay:
 
     def _run(self) -> None:
         try:
+            self._listener.settimeout(_POLL_SECONDS)
             while not self._is_closed:
-                if select.select([self._listener], [], [], _POLL_SECONDS)[0]:
+                with suppress(TimeoutError):
                     client = self._listener.accept()[0]
                     self._sockets.append(client)
                     self._listener.close()
                     self._forward(client)
                     return
-        except (OSError, ValueError):
+        except OSError:
             pass  # one of the two has closed the connection, which FFmpeg reports
         finally:
             for each in self._sockets:
@@ -114,10 +115,12 @@ class Relay:
 
     def _forward(self, client: socket.socket) -> None:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        tail = b""
+        tail, waiting = b"", selectors.PollSelector()  # select() refuses descriptors above 1024
+        for each in (client, self._server):
+            waiting.register(each, selectors.EVENT_READ)
         while not self._is_closed:
-            for ready in select.select([client, self._server], [], [], 1.0)[0]:
-                if ready is client:
+            for key, _ in waiting.select():
+                if key.fileobj is client:
                     data = client.recv(_CHUNK_BYTES)
                     self._server.sendall(data)
                 else:
