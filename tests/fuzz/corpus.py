@@ -127,6 +127,7 @@ class SeedPacket:
     positions: npt.NDArray[np.int64] | None
     """Offset in the file of each byte; None if the container stores it in another form."""
     is_key: bool
+    """True for a key frame that is shown; after another one, telecine decodes from the one before."""
     frames_before: int
     """Number of shown pictures before it in decode order."""
 
@@ -203,8 +204,9 @@ class Seed:
         found = locate(self.data, self.container, [data for data, _ in read])
         packets, shown = [], 0
         for (data, is_key), positions in zip(read, found, strict=True):
-            packets.append(SeedPacket(data, positions, is_key, shown))
-            shown += self.codec != "vp8" or bool(data[0] & 0x10)
+            is_shown = self.codec != "vp8" or bool(data[0] & 0x10)
+            packets.append(SeedPacket(data, positions, is_key and is_shown, shown))
+            shown += is_shown
         return packets
 
     @cached_property

@@ -58,7 +58,7 @@ def _h264_unit(rng: random.Random) -> bytes:
     """Return a NAL unit of H.264 that is not part of a picture."""
     noise = _without_start_codes(rng.randbytes(rng.choice((1, 3, 20, 200))))
     return rng.choice((
-        b"\x06" + bytes([rng.choice((1, 4, 5, 6, 45, 47, 137, 144)), rng.choice((0, 1, 3, 16, 60, 255))]) + noise,
+        b"\x06" + bytes([rng.choice((1, 4, 5, 7, 45, 47, 137, 144)), rng.choice((0, 1, 3, 16, 60, 255))]) + noise,
         b"\x06\x05", b"\x06\x05\xff", b"\x06\x04\x06\xb5\x00\x31\x47\x41", b"\x06\x80", b"\x06",
         bytes([rng.choice((0, 15, 16, 17, 18, 22, 23, 24, 28, 29, 30, 31))]) + noise,
         b"\x0c" + b"\xff" * rng.choice((1, 50)) + b"\x80", b"\x0c",

@@ -22,7 +22,6 @@ from telecine.backends.registry import get_backend
 
 MIN_COUNT = 100
 KNOWN_FAULTS: dict[str, set[int]] = {
-    "pyav": {38, 134, 151, 195, 253, 268, 274, 418, 473},
     "opencv": {38, 195, 268},
     "torchcodec": {1, 17, 38, 54, 195},
 }

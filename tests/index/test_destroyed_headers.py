@@ -181,3 +181,40 @@ def test_the_picture_before_is_no_substitute_for_a_destroyed_one(
     frames = telecine.load(damaged(path, 12, zeros_from(offset)))
     assert frames.report.lost and frames.info.num_frames == len(intact)
     np.testing.assert_array_equal(frames.data, intact.data[frames.indices])
+
+
+@pytest.mark.parametrize("name", ["hevc_open_gop.mp4", "h264_open_gop.mp4"])
+@pytest.mark.parametrize("container", ["mp4", "mkv"])
+def test_leading_pictures_of_a_destroyed_random_access_point_count(name: str, container: str, tmp_path: Path) -> None:
+    path = tmp_path / f"clip.{container}"
+    ffmpeg(["-i", CLIPS[name].path(), "-c", "copy", path])
+    with av.open(str(path)) as source:
+        keys = [i for i, packet in enumerate(source.demux(video=0)) if packet.is_keyframe]
+    check(damaged(path, keys[1], zeros_from(1)), name, min_frames=10)
+
+
+def test_an_mpeg2_key_frame_of_which_only_the_headers_are_left_counts(tmp_path: Path) -> None:
+    path = tmp_path / "clip.mkv"
+    ffmpeg(["-i", CLIPS["mpeg2.mp4"].path(), "-c", "copy", path])
+    check(damaged(path, 0, zeros_from(30)), "mpeg2.mp4")
+
+
+@pytest.mark.parametrize("name", ["vp9_realtime.webm", "av1_svt.mp4"])
+@pytest.mark.parametrize("number", [20, -1])
+def test_an_absurd_time_of_ivf_neither_moves_nor_refuses_frames(name: str, number: int, tmp_path: Path) -> None:
+    clip, path = CLIPS[name], tmp_path / "clip.ivf"
+    ffmpeg(["-i", clip.path(), "-c", "copy", path])
+    data, at = bytearray(path.read_bytes()), [32]
+    while at[-1] < len(data):
+        at.append(at[-1] + 12 + int.from_bytes(data[at[-1] : at[-1] + 4], "little"))
+    data[at[:-1][number] + 9] = 0x7F
+    frames = telecine.load(bytes(data))
+    assert frames.info.num_frames == clip.num_frames and frames.report.lost == () and frames.info.duration < 10
+    assert [read_number(frame) for frame in frames.data] == list(clip.numbers)
+    assert "times-rebuilt" in [note.code for note in frames.report.notes]
+
+
+def test_a_codec_tag_that_is_no_text_is_no_error() -> None:
+    data = CLIPS["mpeg4.mp4"].bytes()
+    frames = telecine.load(data.replace(b"mp4v\0\0\0\0", b"mp4\x80\0\0\0\0"))
+    assert frames.report.lost == () and len(frames) == CLIPS["mpeg4.mp4"].num_frames

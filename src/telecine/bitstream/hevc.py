@@ -76,7 +76,7 @@ class HevcScanner(NalScanner):
         in_band: list[bytes] = []
         for nal in self._nal_units.split(packet):
             if not nal:
-                return CORRUPT_PICTURE  # FFmpeg refuses a packet with a wrong length as a whole
+                return self._corrupt_picture()  # FFmpeg refuses a packet with a wrong length as a whole
             if not self._has_valid_header(nal):
                 is_damaged = True
                 continue
@@ -91,7 +91,8 @@ class HevcScanner(NalScanner):
                 ends_sequence = head is not None
                 self._starts_sequence |= head is None
         if head is None:
-            return self._end_without_picture(packet, in_band)
+            info = self._end_without_picture(packet, in_band)
+            return self._corrupt_picture() if info.is_damaged else info
         can_start = self._can_start(in_band, is_key)
         kind, temporal_id = (head[0] >> 1) & 63, (head[1] & 7) - 1
         if _BLA_W_LP <= kind <= _LAST_IRAP:
@@ -107,6 +108,11 @@ class HevcScanner(NalScanner):
         )
         self._starts_sequence = ends_sequence
         return info
+
+    def _corrupt_picture(self) -> PacketInfo:
+        # it may be an IRAP picture: the RASL pictures after it count
+        self._no_rasl_output, self._lacks_parameter_sets = False, True
+        return CORRUPT_PICTURE
 
     def _has_valid_header(self, unit: bytes) -> bool:
         return len(unit) > 1 and unit[0] <= 127 and unit[1] & 7 != 0  # forbidden_zero_bit, nuh_temporal_id_plus1

@@ -96,9 +96,10 @@ def _has_right_checksums(packet: bytes) -> bool:
     """Check the slices of FFV1, from the last one on: size, error status and CRC end each (RFC 9043, 4.9)."""
     end = len(packet)
     while end >= _FFV1_FOOTER_BYTES:
-        start = end - _FFV1_FOOTER_BYTES - int.from_bytes(packet[end - 8 : end - 5], "big")
+        size = int.from_bytes(packet[end - 8 : end - 5], "big")
+        start = end - _FFV1_FOOTER_BYTES - size
         # zlib's CRC is that of the bits in reverse order
-        if start < 0 or zlib.crc32(packet[start:end].translate(_REVERSED), 0xFFFFFFFF) != 0xFFFFFFFF:
+        if not size or start < 0 or zlib.crc32(packet[start:end].translate(_REVERSED), 0xFFFFFFFF) != 0xFFFFFFFF:
             return False
         end = start
     return end == 0

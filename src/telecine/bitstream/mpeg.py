@@ -34,6 +34,8 @@ _DISPLAY_EXTENSION = re.compile(rb"\x00\x00\x01\xb5[\x21\x23\x25\x27\x29\x2b\x2d
 """Extension 2 with the flag colour_description, and its three code points."""
 _VC1_FRAME = b"\0\0\1\x0d"
 """Start code of a frame (SMPTE 421M, annex E)."""
+_MAX_HEADER_BYTES = 512
+"""Bytes of a packet of MPEG-2 headers alone, with matrices, in a container that stores packets whole."""
 _MAX_NOT_CODED_BYTES = 64
 """Bytes of a VOP that is not coded, with stuffing; a larger one is a picture whose header is damaged."""
 
@@ -74,7 +76,9 @@ class Mpeg2Scanner(_PictureTypeScanner):
         data = bytes(packet[:4096])
         at = data.find(b"\0\0\1\0")  # picture_start_code
         if at < 0 and data[:3] == b"\0\0\1" and not _SLICE_OR_PICTURE.search(packet):
-            return PacketInfo(shown=False, has_picture=False)  # headers or user data alone
+            # headers or user data alone, unless the picture behind them is destroyed
+            is_whole = self.has_whole_packets and len(packet) > _MAX_HEADER_BYTES
+            return CORRUPT_PICTURE if is_whole else PacketInfo(shown=False, has_picture=False)
         if at < 0 or at + 6 > len(data):
             return self._info(_PREDICTED, False, with_order) if b"\0\0\1\0" in bytes(packet) else CORRUPT_PICTURE
         if self.picture is None:

@@ -7,6 +7,7 @@ by content could otherwise choose playlists, ``ffconcat`` or SDP, which open fil
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -326,7 +327,8 @@ def new_decoder(
     template: Any = stream.codec_context
     context: Any = av.CodecContext.create(template.codec, "r")
     for name in _DECODER_PARAMETERS:
-        setattr(context, name, getattr(template, name))
+        with suppress(UnicodeDecodeError):  # PyAV gives codec_tag as text; a damaged one may be none
+            setattr(context, name, getattr(template, name))
     context.flags |= _UNALIGNED
     context.options = {**options, "max_pixels": _coded_max_pixels(max_pixels)}
     context.thread_type, context.thread_count = "FRAME", threads

@@ -32,6 +32,10 @@ _MAX_STRAY = 0.04
 """Share of the pictures that may seem to be reordered because their headers are damaged."""
 _MAX_TICKS = 1 << 56
 """Larger times are damage. Sums and differences of smaller ones stay within 64 bits."""
+_MIN_TIMES = 4
+"""Times that are needed to tell that another one is absurd."""
+_MAX_MISSING_FRAMES = 1 << 23
+"""Times farther from the others than so many frames are damage: three days at 30 frames per second."""
 _Ticks = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
 
@@ -47,6 +51,10 @@ class PacketTimes:
         self.dts: _Ticks = np.array(scan.dts)
         for times in (self.pts, self.dts):
             times[(times < -_MAX_TICKS) | (times > _MAX_TICKS)] = NO_TIME
+            known = times[times != NO_TIME]
+            step = np.median(np.abs(np.diff(known))) if len(known) > _MIN_TIMES else 0
+            if step and container not in _MPEG_SYSTEMS:  # whose times have 33 bits
+                times[np.abs(times - np.median(known)) > (len(known) + _MAX_MISSING_FRAMES) * step] = NO_TIME
         if container in _MPEG_SYSTEMS:
             self.pts, self.dts = unwrap_timestamps(self.pts, self.dts)
         self._has_time_tables = container.startswith(("mov", "matroska"))
@@ -56,6 +64,7 @@ class PacketTimes:
             # a hidden frame has the time of the shown one after it, or in IVF a tick less
             steps = np.abs(np.diff(self.pts))
             self.shown[:-1] &= ~(damaged[:-1] & (self.pts[:-1] != NO_TIME) & (4 * steps <= min(4, np.median(steps))))
+        self._is_reordered = scan.codec in REORDERING_CODECS
         self.leading = scan.fact("leading", np.int8)
         self.output_positions: _Ticks | None = None
         """``int64 [S]`` position of each shown packet in the bitstream's output order; None if not known."""
@@ -94,11 +103,19 @@ class PacketTimes:
     def set_random_access(self, random_access: npt.NDArray[np.uint8]) -> None:
         """Set the random access points, and check pts with them."""
         self.random_access = random_access
-        self.has_plausible_pts = are_usable_timestamps(self.pts[self.shown]) and (
-            # these files cannot be joined by appending one to another: a contradiction is damage of the bitstream
-            self._has_time_tables
-            or respects_random_access(
-                self.pts, self.shown, random_access == int(RandomAccess.OPEN), random_access == int(RandomAccess.CLOSED)
+        pts = self.pts[self.shown]
+        self.has_plausible_pts = (
+            (self._is_reordered or bool((np.diff(pts) > 0).all()))
+            and are_usable_timestamps(pts)
+            and (
+                # these files cannot be joined by appending one to another: a contradiction is damage of the bitstream
+                self._has_time_tables
+                or respects_random_access(
+                    self.pts,
+                    self.shown,
+                    random_access == int(RandomAccess.OPEN),
+                    random_access == int(RandomAccess.CLOSED),
+                )
             )
         )
         """True if pts are complete, distinct, and consistent with the random access points."""

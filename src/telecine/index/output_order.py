@@ -67,8 +67,12 @@ def _order_by_types(orders: Sequence[tuple[int, int] | None]) -> tuple[_Keys, se
     for i, known in enumerate(is_reference):
         if known is None:
             uncertain.add(i)
-            before, after = i - latest - 1, next((j for j in bounds if j > i), len(orders)) - i - 1
-            as_b_picture, as_reference = runs[before + 1 + after], min(runs[before], runs[after])
+            before, stop = i - latest - 1, next((j for j in bounds if j > i), None)
+            if stop is None:  # the last run is cut off
+                as_b_picture, as_reference = sum(runs[n] for n in runs if n > before), runs[before]
+            else:
+                after = stop - i - 1
+                as_b_picture, as_reference = runs[before + 1 + after], min(runs[before], runs[after])
             known = is_reference[i] = as_reference >= as_b_picture
             if latest >= 0 and min(as_b_picture, as_reference):
                 uncertain.add(latest)
