@@ -409,6 +409,17 @@ def test_openapi_describes_every_route(tmp_path):
     assert set(body["properties"]) == {"uri", "every", "frames", "prompt", "model"} and body["required"] == ["uri"]
 
 
+def test_openapi_describes_errors_as_they_are(tmp_path):
+    with service(tmp_path) as client:
+        paths = client.get("/openapi.json").json()["paths"]
+        answer = client.request("PUT", "/health")
+    for methods in paths.values():
+        for operation in methods.values():
+            assert {"4XX", "5XX"} <= set(operation["responses"]) and "422" not in operation["responses"]
+    assert answer.status_code == 405 and answer.headers["allow"] == "GET"
+    assert set(answer.json()["error"]) == {"message", "type", "code"}
+
+
 def test_the_page_loads_nothing_from_elsewhere(tmp_path):
     with service(tmp_path) as client:
         page = client.get("/")

@@ -9,7 +9,7 @@ import json
 import logging
 from base64 import b64encode
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,6 +33,28 @@ _PAGE = Path(__file__).with_name("page.html")
 _MAX_FRAMES = 256
 """Frames of one segment, and of one request for frames."""
 _MAX_JSON_BYTES = 1 << 20
+_ERROR_RESPONSE = {
+    "description": "An error in the form of OpenAI's API.",
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["error"],
+                "properties": {
+                    "error": {
+                        "type": "object",
+                        "required": ["message", "type", "code"],
+                        "properties": {
+                            "message": {"type": "string"},
+                            "type": {"type": "string", "description": "Class of the error in telecine.errors."},
+                            "code": {"type": "integer", "description": "HTTP status."},
+                        },
+                    }
+                },
+            }
+        }
+    },
+}
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src blob:; connect-src 'self'"
 """Content security policy of the page: captions are text of a model, and a stream may contain instructions for it."""
 
@@ -62,7 +84,14 @@ def create_app(config: ServerConfig) -> Any:
             await streams.stop()
             streams.close()
 
-    app = FastAPI(title="telecine", version=telecine.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="telecine",
+        version=telecine.__version__,
+        lifespan=lifespan,
+        docs_url=None,  # these pages load scripts from elsewhere
+        redoc_url=None,
+        responses=dict.fromkeys(("4XX", "5XX"), _ERROR_RESPONSE),
+    )
     app.state.streams = streams
     _add_error_handlers(app)
     owner_of = _make_owner_of(config)
@@ -79,15 +108,16 @@ def _add_error_handlers(app: Any) -> None:
     from fastapi.responses import JSONResponse
     from starlette.exceptions import HTTPException
 
-    def answer(status: int, kind: str, message: str) -> JSONResponse:
-        headers = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "5"}}.get(status)
-        return JSONResponse({"error": {"message": message, "type": kind, "code": status}}, status, headers)
+    def answer(status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+        own = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "5"}}.get(status, {})
+        content = {"error": {"message": message, "type": kind, "code": status}}
+        return JSONResponse(content, status, {**own, **(headers or {})})
 
     async def on_telecine(request: Request, error: TelecineError) -> JSONResponse:
         return answer(error.http_status, type(error).__name__, str(error))
 
     async def on_http(request: Request, error: HTTPException) -> JSONResponse:
-        return answer(error.status_code, "OptionsError", str(error.detail))
+        return answer(error.status_code, "OptionsError", str(error.detail), error.headers)
 
     async def on_invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         # without the values given: they may contain credentials
@@ -233,7 +263,7 @@ def _add_frames_route(app: Any, owner_of: Any, config: ServerConfig) -> None:
         request: Request,
         owner: Annotated[str, Depends(owner_of)],
         num_frames: Annotated[int, Query(ge=1, le=_MAX_FRAMES)] = 8,
-        fps: Annotated[float | None, Query(gt=0, le=1000)] = None,
+        fps: Annotated[float | None, Query(ge=0.001, le=1000)] = None,
         start: Annotated[float | None, Query(ge=0)] = None,
         end: Annotated[float | None, Query(gt=0)] = None,
         size: Annotated[int | None, Query(ge=1, le=8192)] = None,
