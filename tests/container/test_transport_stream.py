@@ -9,7 +9,7 @@ import pytest
 
 import telecine
 from support.clips import CLIPS
-from support.ffmpeg_cli import ffmpeg
+from support.ffmpeg_cli import ffmpeg, reference_frames
 from telecine.backends.registry import get_backend
 from telecine.container.demuxer import Demuxer
 from telecine.container.transport_stream import ends_inside_payload, find_clean_gaps
@@ -168,3 +168,20 @@ def test_a_gap_that_cannot_be_located_is_not_clean(tmp_path: Path) -> None:
     data[positions[1]] = 0
     assert find_clean_gaps(memoryview(data), _PID, positions) == []
     assert find_clean_gaps(memoryview(bytes(5000)), _PID, [0, 188, 376]) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["-c:v", "libx265", "-x265-params", "keyint=25:log-level=error"], ["-c:v", "mpeg2video", "-bf", "2", "-g", "24"]],
+    ids=["hevc", "mpeg2"],
+)
+def test_leading_pictures_need_the_segment_before_theirs(tmp_path: Path, options: list[str]) -> None:
+    source = ["-f", "lavfi", "-i", "testsrc2=size=192x144:rate=25", "-frames:v", "100", "-pix_fmt", "yuv420p"]
+    ffmpeg([*source, *options, "-f", "segment", "-segment_time", "1", "-segment_format", "mpegts", tmp_path / "%d.ts"])
+    segments = [(tmp_path / f"{number}.ts").read_bytes() for number in range(4)]
+    joined = tmp_path / "joined.ts"
+    joined.write_bytes(b"".join(segments))
+    frames = telecine.load(joined)
+    assert frames.report.lost == () and len(frames) == 100
+    assert np.abs(frames.data.astype(int) - reference_frames(joined)).max() <= 2
+    assert telecine.load(b"".join([segments[0], *segments[2:]])).report.lost

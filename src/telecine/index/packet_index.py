@@ -178,7 +178,7 @@ def build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits: 
         times.set_random_access(access)
     step = _nominal_step(demuxer, duration, time_base)
     ticks, leading, are_synthetic = display_times(times, step)
-    corrupt, clean_gaps = _find_missing_data(demuxer, scan)
+    corrupt, clean_gaps = _find_missing_data(demuxer, scan, times, step)
     if demuxer.format == "ogg" and not are_synthetic:
         # FFmpeg times the first packet after a gap as if nothing were missing, and the next one by its page
         late = clean_gaps[clean_gaps + 1 < len(ticks)]
@@ -242,7 +242,9 @@ def _notes(scan: PacketScan, are_times_synthetic: bool) -> Iterator[Note]:
         yield Note("start-codes", "packets have start codes where the container announces lengths; they were replaced")
 
 
-def _find_missing_data(demuxer: Demuxer, scan: PacketScan) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+def _find_missing_data(
+    demuxer: Demuxer, scan: PacketScan, times: PacketTimes, step: float
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
     """Return :attr:`PacketIndex.corrupt` and :attr:`PacketIndex.clean_gaps`."""
     corrupt: npt.NDArray[np.bool_] = np.array(scan.corrupt, np.bool_)
     gaps: set[int] = set()
@@ -250,7 +252,12 @@ def _find_missing_data(demuxer: Demuxer, scan: PacketScan) -> tuple[npt.NDArray[
         for ordinal in np.flatnonzero(corrupt).tolist():
             found = demuxer.find_clean_gaps(scan.position[ordinal : ordinal + 3].tolist())
             corrupt[ordinal] = not found
-            gaps.update(ordinal + number for number in found)
+            # segments of one stream that were joined again: the counters start anew, but no time is missing
+            gaps.update(
+                gap
+                for gap in (ordinal + number for number in found)
+                if not 0 < int(times.dts[gap]) - int(times.dts[gap - 1]) < 1.5 * step
+            )
         # FFmpeg's parsers end a picture at the start of the next one, and give it the flag of that packet
         corrupt[1:] |= corrupt[:-1].copy()
     elif demuxer.format == "ogg":
