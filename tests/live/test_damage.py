@@ -31,6 +31,7 @@ def collect(serve: Serve, count: int, every: float = 0.5, frames: int = 2, **opt
             return [segment for segment in itertools.islice(stream, count)]
 
 
+@pytest.mark.timing
 def test_a_relay_that_dials_the_camera_again_in_an_open_session_is_a_discontinuity() -> None:
     """The timestamps begin anew at 0, and nothing says so."""
 
@@ -48,6 +49,7 @@ def test_a_relay_that_dials_the_camera_again_in_an_open_session_is_a_discontinui
     assert max(numbers(segments[-1])) < 100
 
 
+@pytest.mark.timing
 def test_a_clock_that_runs_ten_times_too_fast_gives_no_more_segments() -> None:
     segments = collect(lambda connection: play(connection.sendall, speed=10), 6, frames=1)
     walls = [segment.wall_end for segment in segments]
@@ -57,6 +59,7 @@ def test_a_clock_that_runs_ten_times_too_fast_gives_no_more_segments() -> None:
     assert segments[-1].end - segments[-2].end < 1
 
 
+@pytest.mark.timing
 def test_old_frames_sent_in_a_burst_after_a_stall_are_skipped() -> None:
     def serve(connection: socket.socket) -> None:
         play(connection.sendall, stop=45)
@@ -208,6 +211,7 @@ def test_packets_of_a_gop_without_a_wanted_frame_are_not_decoded() -> None:
             assert stream.stats.packets_fed <= 3 * 16 < stream.stats.packets / 3
 
 
+@pytest.mark.timing
 def test_segments_overlap_by_the_given_time() -> None:
     segments = collect(lambda connection: play(connection.sendall), 4, every=1, frames=6, overlap=0.5)
     for earlier, later in itertools.pairwise(segments):

@@ -33,6 +33,7 @@ def wait_for_state(stream: telecine.LiveStream, state: str, seconds: float = 10)
         time.sleep(0.02)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("scheme", ["rtsp", "rtmp", "http", "tcp"])
 def test_a_server_that_accepts_and_says_nothing_is_given_up_within_the_timeout(scheme: str) -> None:
     with serve_connections(wait_silently) as (port, _):
@@ -47,6 +48,7 @@ def test_a_server_that_accepts_and_says_nothing_is_given_up_within_the_timeout(s
         assert time.monotonic() - started < 1.5
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("scheme", ["rtsp", "rtmp", "http", "tcp"])
 def test_closing_interrupts_a_connection_that_is_being_opened(scheme: str) -> None:
     with serve_connections(wait_silently) as (port, accepted):
@@ -182,6 +184,7 @@ def test_one_hanging_stream_does_not_hold_up_others() -> None:
             stream.close()
 
 
+@pytest.mark.timing
 def test_many_streams_open_at_the_same_time() -> None:
     with serve_connections(lambda connection: play(connection.sendall)) as (port, _):
         started = time.monotonic()
