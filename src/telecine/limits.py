@@ -40,7 +40,7 @@ class Limits:
     """
 
     max_bytes: Count = Checked(4 << 30, _count)
-    """Size of the encoded source, bytes. Enforced while reading."""
+    """Size of the encoded source, bytes. Enforced while reading; of a file read in ranges only these count."""
     max_fetch_bytes: Count = Checked(512 << 20, _count)
     """Bytes fetched from a URL or decoded from a ``data:`` URL."""
     max_pixels: Count = Checked(8192 * 8192, _count)

@@ -31,7 +31,7 @@ class Mapping:
 
 
 def test_parts_are_prefetched_in_whole_pages_up_to_the_end_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_ahead, "_MIN_BYTES", 0)
+    monkeypatch.setattr(read_ahead, "MIN_BYTES", 0)
     mapping = Mapping()
     ahead = ReadAhead(mapping, start=10)  # type: ignore[arg-type]
     ahead.prefetch(2 * mmap.PAGESIZE - 10, 5)
@@ -55,7 +55,7 @@ def test_small_files_and_memory_get_no_advice() -> None:
 
 
 def test_a_closed_source_ignores_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_ahead, "_MIN_BYTES", 0)
+    monkeypatch.setattr(read_ahead, "MIN_BYTES", 0)
     (tmp_path / "file").write_bytes(bytes(10_000))
     source = open_source(tmp_path / "file", Limits(), Deadline())
     source.close()

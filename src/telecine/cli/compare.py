@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -114,7 +114,10 @@ def compare(
     _, device = choose_backend("auto", device)
     rows: list[BackendResult] = []
     outputs: dict[str, _Output] = {}
-    with open_source(source, limits, deadline) as opened, _memory_file(opened.data) as path:
+    with ExitStack() as stack:
+        opened = stack.enter_context(open_source(source, limits, deadline))
+        opened.read_ahead.require(0, opened.size, deadline)
+        path = stack.enter_context(_memory_file(opened.data))
         info = read_video_info(opened, limits, deadline)
         last = info.num_frames - 1
         spread = np.linspace(0, last, min(count, last + 1)).round().astype(np.int64)

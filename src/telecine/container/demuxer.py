@@ -109,7 +109,8 @@ class Demuxer:
         """Number of bytes of the source."""
         self._deadline = deadline
         self._bytes_read = [0]
-        self._on_read = partial(_record_read, source.read_ahead, self._bytes_read)  # no reference to this object
+        # no reference to this object
+        self._on_read = partial(_record_read, source.read_ahead, deadline, self._bytes_read)
         self.can_seek = True
         """False after a seek has led to an unknown packet; the file is then read from its start instead."""
         if not source.are_tables_checked:
@@ -305,10 +306,9 @@ class Demuxer:
         self.close()
 
 
-def _record_read(read_ahead: ReadAhead, bytes_read: list[int], offset: int, size: int) -> None:
+def _record_read(read_ahead: ReadAhead, deadline: Deadline, bytes_read: list[int], offset: int, size: int) -> None:
     bytes_read[0] += size
-    if size >= _READ_BYTES:  # a packet is prefetched with others
-        read_ahead.prefetch(offset, size)
+    read_ahead.require(offset, size, deadline)
 
 
 def new_decoder(

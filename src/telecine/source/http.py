@@ -21,7 +21,7 @@ import re
 import time
 from collections.abc import Generator, Iterable, Iterator
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from telecine.deadline import Deadline
 from telecine.errors import BackendUnavailable, SourceError
@@ -37,8 +37,9 @@ else:
     # base classes for type checkers only, so that this module can be imported without httpcore
     NetworkBackend = NetworkStream = object
 
-__all__ = ["fetch", "is_public", "resolve", "resolve_allowed"]
+__all__ = ["Headers", "Target", "fetch", "header", "is_public", "read_body", "request", "resolve", "resolve_allowed"]
 
+Headers: TypeAlias = list[tuple[bytes, bytes]]
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _POLL_SECONDS = 0.05
 """Longest wait of one read before the deadline is checked again: bounds the delay of a cancellation."""
@@ -213,6 +214,29 @@ def _tls_context() -> ssl.SSLContext:
         ) from error
 
 
+class Target(NamedTuple):
+    """The URL of a request, and the credentials for its host."""
+
+    url: httpx.URL
+    authorization: bytes | None
+
+    @classmethod
+    def of(cls, url: str) -> Target:
+        """Check a URL. Raises SourceError, or BackendUnavailable if httpx is not installed."""
+        try:
+            import httpcore  # noqa: F401
+            import httpx  # noqa: F401
+        except ImportError as error:
+            raise BackendUnavailable(
+                "reading http(s) URLs needs httpx, which is not installed: pip install 'telecine[http]'"
+            ) from error
+        parsed = _parse(url_name(url), url)
+        if not parsed.userinfo:
+            return cls(parsed, None)
+        # RFC 7617
+        return cls(parsed, b"Basic " + base64.b64encode(f"{parsed.username}:{parsed.password}".encode()))
+
+
 def fetch(url: str, limits: Limits, deadline: Deadline) -> Generator[bytes, None, None]:
     """Yield the body behind an ``http(s)`` URL in chunks.
 
@@ -225,29 +249,29 @@ def fetch(url: str, limits: Limits, deadline: Deadline) -> Generator[bytes, None
         LimitError: the body is larger than the limit.
         DeadlineError, Cancelled: from ``deadline``.
     """
-    try:
-        import httpcore  # noqa: F401
-        import httpx  # noqa: F401
-    except ImportError as error:
-        raise BackendUnavailable(
-            "reading http(s) URLs needs httpx, which is not installed: pip install 'telecine[http]'"
-        ) from error
     name = url_name(url)
-    limit = ByteLimit.of(limits, fetched=True)
-    target = _parse(name, url)
-    authorization: bytes | None = None
-    if target.userinfo:  # RFC 7617
-        authorization = b"Basic " + base64.b64encode(f"{target.username}:{target.password}".encode())
+    with request(Target.of(url), [], name, limits, deadline) as (response, _):
+        yield from read_body(response, name, ByteLimit.of(limits, fetched=True), deadline)
+
+
+@contextlib.contextmanager
+def request(
+    target: Target, headers: Headers, name: str, limits: Limits, deadline: Deadline
+) -> Iterator[tuple[Response, Target]]:
+    """Send a request, follow redirects, and give the response and where it came from; errors as in :func:`fetch`."""
     for _ in range(limits.max_redirects + 1):
         deadline.check("fetching the video")
-        with _convert_errors(name, limits, deadline), _response(target, authorization, limits, deadline) as response:
+        own = [] if target.authorization is None else [(b"Authorization", target.authorization)]
+        with (
+            _convert_errors(name, limits, deadline),
+            _response(target.url, [*headers, *own], limits, deadline) as response,
+        ):
             if response.status not in _REDIRECTS:
-                yield from _body(response, name, limit, deadline)
+                yield response, target
                 return
-            following = _redirect_target(response, target, name)
-        if _origin(following) != _origin(target):
-            authorization = None
-        target = following
+            following = _redirect_target(response, target.url, name)
+        is_same = _origin(following) == _origin(target.url)
+        target = Target(following, target.authorization if is_same else None)
     raise SourceError(f"{name}: more than {limits.max_redirects} redirects (limits.max_redirects)")
 
 
@@ -272,7 +296,7 @@ def _origin(url: httpx.URL) -> tuple[str, bytes, int]:
 
 
 @contextlib.contextmanager
-def _response(url: httpx.URL, authorization: bytes | None, limits: Limits, deadline: Deadline) -> Iterator[Response]:
+def _response(url: httpx.URL, more_headers: Headers, limits: Limits, deadline: Deadline) -> Iterator[Response]:
     """Send one request over a new connection, which is closed on exit without reading the rest."""
     import httpcore
 
@@ -282,9 +306,8 @@ def _response(url: httpx.URL, authorization: bytes | None, limits: Limits, deadl
         (b"Accept", b"*/*"),
         (b"Accept-Encoding", b"identity"),  # a compressed body could unpack to far more bytes than counted
         (b"Connection", b"close"),
+        *more_headers,
     ]
-    if authorization is not None:
-        headers.append((b"Authorization", authorization))
     allowance = 2 * ByteLimit.of(limits, fetched=True).size + _OVERHEAD_BYTES
     timeouts = {"connect": limits.connect_timeout, "read": limits.read_timeout, "write": limits.read_timeout}
     with (
@@ -303,7 +326,7 @@ def _response(url: httpx.URL, authorization: bytes | None, limits: Limits, deadl
 
 
 def _redirect_target(response: Response, url: httpx.URL, name: str) -> httpx.URL:
-    location = _header(response, b"location")
+    location = header(response, b"location")
     if location is None:
         raise SourceError(f"{name}: HTTP {response.status}, a redirect without a Location")
     target = _parse(name, location.decode("utf-8", "replace"), url)
@@ -313,16 +336,24 @@ def _redirect_target(response: Response, url: httpx.URL, name: str) -> httpx.URL
     return target
 
 
-def _body(response: Response, name: str, limit: ByteLimit, deadline: Deadline) -> Iterator[bytes]:
-    if response.status != 200:
+def read_body(
+    response: Response,
+    name: str,
+    limit: ByteLimit,
+    deadline: Deadline,
+    status: int = 200,
+    check_length: bool = True,
+) -> Iterator[bytes]:
+    """Yield the body of a response with this status. With ``check_length``, its length is checked before it arrives."""
+    if response.status != status:
         # the standard phrase, not the server's own
-        words = next((f" {status.phrase}" for status in HTTPStatus if status == response.status), "")
+        words = next((f" {known.phrase}" for known in HTTPStatus if known == response.status), "")
         raise SourceError(f"{name}: the server answered HTTP {response.status}{words}")
-    encoding = (_header(response, b"content-encoding") or b"identity").strip().lower()
+    encoding = (header(response, b"content-encoding") or b"identity").strip().lower()
     if encoding != b"identity":
         raise SourceError(f"{name}: the server sent a compressed body (Content-Encoding), which was not requested")
-    announced = _header(response, b"content-length")
-    if announced is not None and announced.isdigit():
+    announced = header(response, b"content-length")
+    if check_length and announced is not None and announced.isdigit():
         limit.check(name, int(announced))
     received = 0
     for chunk in response.iter_stream():
@@ -332,7 +363,8 @@ def _body(response: Response, name: str, limit: ByteLimit, deadline: Deadline) -
         yield chunk
 
 
-def _header(response: Response, wanted: bytes) -> bytes | None:
+def header(response: Response, wanted: bytes) -> bytes | None:
+    """Return a header of a response by its name in lower case; None if it has none."""
     return next((value for key, value in response.headers if key.lower() == wanted), None)
 
 

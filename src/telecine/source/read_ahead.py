@@ -5,10 +5,14 @@ from __future__ import annotations
 import mmap
 from contextlib import suppress
 
-__all__ = ["ReadAhead"]
+from telecine.deadline import Deadline
 
-_MIN_BYTES = 32 << 20
+__all__ = ["MIN_BYTES", "ReadAhead"]
+
+MIN_BYTES = 32 << 20
 """Size from which a file is read in parts; the system may read a smaller one as it likes."""
+
+_LARGE_READ_BYTES = 1 << 16
 
 
 class ReadAhead:
@@ -19,10 +23,15 @@ class ReadAhead:
 
     def __init__(self, mapping: mmap.mmap | None, start: int = 0) -> None:
         """Take the mapping, if there is one, and the byte of it at which the source begins."""
-        is_large = mapping is not None and len(mapping) > _MIN_BYTES and hasattr(mapping, "madvise")
+        is_large = mapping is not None and len(mapping) > MIN_BYTES and hasattr(mapping, "madvise")
         self._mapping, self._start = mapping if is_large else None, start
         if self._mapping is not None:
             self._mapping.madvise(mmap.MADV_RANDOM)
+
+    def require(self, offset: int, size: int, deadline: Deadline) -> None:
+        """Return when bytes of the source can be read: at once, as they are mapped or in memory."""
+        if size >= _LARGE_READ_BYTES:  # a packet is prefetched with others
+            self.prefetch(offset, size)
 
     def prefetch(self, offset: int, size: int) -> None:
         """Start to read bytes of the source that are needed soon."""
@@ -38,3 +47,7 @@ class ReadAhead:
         if mapping is not None:
             with suppress(ValueError):
                 mapping.madvise(mmap.MADV_NORMAL)
+
+    def close(self) -> None:
+        """Do nothing more."""
+        self._mapping = None

@@ -7,9 +7,9 @@ memory while they are small, and go to an unlinked temporary file otherwise.
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import io
+import itertools
 import mmap
 import os
 import re
@@ -24,9 +24,11 @@ import numpy as np
 from telecine.deadline import Deadline
 from telecine.errors import OptionsError, SourceError
 from telecine.limits import Limits
-from telecine.source.http import fetch
+from telecine.source.byte_ranges import HEAD_BYTES, ByteRanges, open_file_ranges, open_ranges
 from telecine.source.read_ahead import ReadAhead
+from telecine.source.remote_file import RemoteFile
 from telecine.source.spool import map_descriptor, reraise_foreign, spool
+from telecine.source.text import PLAIN_TEXT, describe_text
 from telecine.source.urls import ByteLimit, decode_data_url, path_of_file_url, printable, url_name
 from telecine.validation import format_value
 
@@ -50,30 +52,6 @@ _FILE_KINDS = {
     stat.S_IFBLK: "a device",
 }  # fmt: skip
 
-_PLAIN_TEXT = "text, not a video"
-"""Description of text of no known kind."""
-_HEAD_BYTES = 4096
-"""Bytes at the start of a source that decide if it is text."""
-_BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
-
-_NO_PLAYLIST = "not a video; telecine follows no playlist: give the video itself"
-# FFmpeg recognises these by their first bytes alone, and would open the files and addresses that they list
-_PLAYLISTS = {
-    b"#extm3u": "an HLS playlist (m3u8)",
-    b"ffconcat version": "an ffconcat list",
-    b"v=0\n": "an SDP session description",
-    b"v=0\r\n": "an SDP session description",
-}
-_DOCUMENTS = {
-    b"version https://git-lfs.github.com/spec/": "a Git-LFS pointer, not the video: run git lfs pull",
-    b"<!doctype html": "an HTML page, not a video: likely an error or login page; check where it was downloaded from",
-    b"<": "XML text, not a video; an XML answer is often the error message of a storage service",
-    b"{": "JSON text, not a video; it is often the error message of a server",
-    b"[": "JSON text, not a video; it is often the error message of a server",
-    b"data:": "the text of a data: URL in bytes; give it as a str",
-}
-"""Description of text by its start; the first match counts."""
-
 
 class Source:
     """An encoded video in memory or mapped from a file. Made by :func:`open_source`. A context manager.
@@ -85,7 +63,9 @@ class Source:
     process with ``SIGBUS``. Writing a new file and renaming it over the old one is safe.
     """
 
-    def __init__(self, data: memoryview, name: str, mapping: mmap.mmap | None = None) -> None:
+    def __init__(
+        self, data: memoryview, name: str, mapping: mmap.mmap | None = None, ranges: ByteRanges | None = None
+    ) -> None:
         self.name = name
         """Short name for messages, without credentials, query or content."""
         self.size = data.nbytes
@@ -94,7 +74,8 @@ class Source:
         """True once the memory that the tables of the container take is known to be small."""
         self._data: memoryview | None = data
         self._mapping = mapping
-        self.read_ahead = ReadAhead(mapping, 0 if mapping is None else len(mapping) - data.nbytes)
+        self.read_ahead = ranges or ReadAhead(mapping, 0 if mapping is None else len(mapping) - data.nbytes)
+        """Fetches bytes that :attr:`data` may not have yet: :meth:`ReadAhead.require` comes before a read."""
 
     @property
     def data(self) -> memoryview:
@@ -107,6 +88,7 @@ class Source:
         """Release the memory or the file. A second call does nothing."""
         data, self._data = self._data, None
         mapping, self._mapping = self._mapping, None
+        self.read_ahead.close()
         # a view that somebody still uses keeps the memory, and frees it when it goes
         with contextlib.suppress(BufferError):
             if data is not None:
@@ -142,9 +124,9 @@ def open_source(source: object, limits: Limits, deadline: Deadline) -> Source:
         if not opened.size:
             where = " after its current position; seek(0) first" if callable(getattr(source, "read", None)) else ""
             raise SourceError(f"{opened.name} is empty: there are no bytes to read{where}")
-        if (text := _describe_text(opened.data)) is not None:
+        if (text := describe_text(opened.data)) is not None:
             in_bytes = not isinstance(source, str | os.PathLike) and not hasattr(source, "read")
-            hint = "; a path or a URL is given as a str, not as its bytes" if in_bytes and text == _PLAIN_TEXT else ""
+            hint = "; a path or a URL is given as a str, not as its bytes" if in_bytes and text == PLAIN_TEXT else ""
             raise SourceError(f"{opened.name} is {text}{hint}")
     except BaseException:
         opened.close()
@@ -162,26 +144,6 @@ def file_version(file: Any) -> tuple[int, ...] | None:
     except (OSError, ValueError, TypeError):
         return None
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def _describe_text(data: memoryview) -> str | None:
-    """Return a description of the text in ``data``, or None if it may be a video."""
-    head = bytes(data[:_HEAD_BYTES])
-    start = head.removeprefix(codecs.BOM_UTF8).lstrip().lower()
-    for signature, kind in _PLAYLISTS.items():
-        if start.startswith(signature):
-            return f"{kind}, {_NO_PLAYLIST}"
-    if _BINARY.search(head):
-        return None
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(head, final=len(data) <= _HEAD_BYTES)
-    except UnicodeDecodeError:
-        return None
-    if b"<mpd" in start:
-        return f"a DASH manifest (MPD), {_NO_PLAYLIST}"
-    if b"<html" in start:
-        return _DOCUMENTS[b"<!doctype html"]
-    return next((text for signature, text in _DOCUMENTS.items() if start.startswith(signature)), _PLAIN_TEXT)
 
 
 def video_of_row(row: Mapping[str, Any]) -> object:
@@ -241,8 +203,17 @@ def _host_array(array: Any) -> np.ndarray[Any, Any]:
 def _open_url(url: str, scheme: str, limits: Limits, deadline: Deadline) -> Source:
     if scheme in ("http", "https"):
         name = url_name(url)
-        with contextlib.closing(fetch(url, limits, deadline)) as chunks:
-            memory, mapping = spool(chunks, name)
+        remote = RemoteFile(url, limits)
+        with contextlib.closing(remote.stream(deadline)) as chunks:
+            head = next(chunks)
+            if remote.size is not None:
+                while len(head) < HEAD_BYTES and (chunk := next(chunks, b"")):
+                    head += chunk
+                ranges = open_ranges(name, remote.size, head, remote.read, remote.limit, deadline)
+                if ranges is not None:
+                    return _on_demand(ranges, name)
+                remote.limit.check(name, remote.size)
+            memory, mapping = spool(itertools.chain([head], chunks), name)
         return Source(memory, name, mapping)
     if scheme == "data":
         content = decode_data_url(url, ByteLimit.of(limits, fetched=True), deadline)
@@ -250,6 +221,10 @@ def _open_url(url: str, scheme: str, limits: Limits, deadline: Deadline) -> Sour
     if scheme == "file":
         return _open_path(path_of_file_url(url, limits), limits)
     raise OptionsError(f"{printable(scheme)}: URLs are not read as a source; accepted are {_ACCEPTED}")
+
+
+def _on_demand(ranges: ByteRanges, name: str) -> Source:
+    return Source(memoryview(ranges.mapping), name, ranges.mapping, ranges)
 
 
 def _open_path(path: str, limits: Limits) -> Source:
@@ -334,7 +309,10 @@ def _open_openable(source: Any, limits: Limits, deadline: Deadline) -> Source:
             raise SourceError(f"{name}: opening it failed with {type(error).__name__}") from error
         if isinstance(file, os.PathLike):  # fsspec's local files: mapped, not read
             return _open_path(os.fsdecode(file), limits)
-        return _open_file_object(file, limits, deadline)
+        opened = _open_file_object(file, limits, deadline)
+        if isinstance(opened.read_ahead, ByteRanges):
+            opened.read_ahead.on_close = stack.pop_all().close
+        return opened
 
 
 def _open_file_object(file: Any, limits: Limits, deadline: Deadline) -> Source:
@@ -355,6 +333,9 @@ def _open_file_object(file: Any, limits: Limits, deadline: Deadline) -> Source:
         return Source(content, name)
     if plain is not None:
         return _map_file(*plain, name, limits)
+    ranges = open_file_ranges(file, name, ByteLimit.of(limits, fetched=False), deadline)
+    if ranges is not None:
+        return _on_demand(ranges, name)
     memory, mapping = spool(_read_chunks(file, name, limits, deadline), name)
     return Source(memory, name, mapping)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from telecine.errors import OverloadedError
 
-__all__ = ["map_descriptor", "reraise_foreign", "spool"]
+__all__ = ["explain_full_disk", "map_descriptor", "reraise_foreign", "spool"]
 
 _MAX_IN_MEMORY = 4 << 20
 """Bytes that are held in memory; a longer stream goes to a temporary file."""
@@ -43,23 +43,23 @@ def spool(chunks: Iterable[bytes], name: str) -> tuple[memoryview, mmap.mmap | N
 
 
 def _write_temporary_file(chunks: Iterable[bytes], name: str) -> tuple[memoryview, mmap.mmap | None]:
-    with _explain_full_disk(name):
+    with explain_full_disk(name):
         file = tempfile.TemporaryFile(prefix="telecine-", buffering=0)
     with file:
         size = 0
         for chunk in chunks:
             size += len(chunk)
             left = memoryview(chunk)
-            with _explain_full_disk(name):
+            with explain_full_disk(name):
                 while left:
                     left = left[file.write(left) :]
-        with _explain_full_disk(name):
+        with explain_full_disk(name):
             mapping = map_descriptor(file.fileno(), size)
     return memoryview(mapping), mapping
 
 
 @contextlib.contextmanager
-def _explain_full_disk(name: str) -> Iterator[None]:
+def explain_full_disk(name: str) -> Iterator[None]:
     """Convert the errors of the temporary file. Used around it alone: the chunks may raise an ``OSError`` too."""
     try:
         yield
