@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from telecine.backends.base import SINGLE_THREADED_CODECS, Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost
 from telecine.backends.remux.output_buffers import HostOutput
-from telecine.backends.remux.remux import RemuxedFile, remux
+from telecine.backends.remux.remux import RemuxedFile, check_pictures, remux
 from telecine.bitstream import can_contain_fields
 from telecine.bitstream.annexb import AnnexBConverter
+from telecine.bitstream.h273 import HDR_TRANSFERS, UNSPECIFIED
 from telecine.bitstream.hevc import is_progressive
 from telecine.errors import UnsupportedVideoError
 from telecine.plan.damage import unreliable_rows
@@ -26,6 +27,8 @@ _CODECS_WITHOUT_DECODER = frozenset({"av1"})
 """Codecs that wheels of OpenCV open although they have no decoder for them."""
 _KNOWN_AT_START = frozenset({"mpeg2video", "vc1", "wmv3"})
 """Codecs with interlaced pictures of which FFmpeg knows the first one when it opens a file."""
+_PRIMARIES = (1, UNSPECIFIED, 4, 5, 6, 7)
+"""Colour primaries (H.273 table 2) of BT.709, BT.470, BT.601 and SMPTE 240M; OpenCV 5 converts others."""
 _INSTALL = "pip install 'telecine[opencv]', which is opencv-python-headless 4.13 or newer"
 _SYSTEM_LIBRARIES = "; on a bare system it needs libGL: apt-get install libgl1 libglib2.0-0"
 _Picture = npt.NDArray[np.uint8]
@@ -40,8 +43,8 @@ class OpenCVBackend(Backend):
     name = "opencv"
     options: Mapping[str, Option] = {"frame_recovery": Option(bool, True)}
     detects_damage = False
-    tolerances: Mapping[str, int] = {"10-bit": 24, "hdr": 128, "hdr-rotated": 128, "size": 12}
-    refused_cases = frozenset({"interlaced"})
+    tolerances: Mapping[str, int] = {"size": 12}
+    refused_cases = frozenset({"10-bit", "hdr", "hdr-rotated", "interlaced"})
 
     def status(self) -> BackendStatus:
         try:
@@ -61,6 +64,8 @@ class OpenCVBackend(Backend):
         return request.cpu_cost(_threads(request)) + MemoryCost(request.packet_bytes)
 
     def decode(self, request: DecodeRequest) -> Decoded:
+        check_pictures(request)
+        _check_colors(request)
         output = HostOutput(request)
         for ranges in split_at_resets(request.plan.ranges):
             _decode(request, ranges, output, _threads(request))
@@ -70,6 +75,17 @@ class OpenCVBackend(Backend):
                 if not all(output.kept[rows[0]] for rows in independent.targets.values()):
                     _decode(request, (independent,), output, threads=1)
         return output.decoded()
+
+
+def _check_colors(request: DecodeRequest) -> None:
+    """Raise UnsupportedVideoError for colours that OpenCV converts in another way."""
+    info, reason = request.info, None
+    if info.color_primaries not in _PRIMARIES or info.color_trc in HDR_TRANSFERS:
+        reason = "HDR or wide-gamut colours, which OpenCV converts to BT.709"
+    elif info.bit_depth > 8 and not info.pixel_format.startswith(("yuv444p", "gbr", "gray")):
+        reason = f"{info.bit_depth} bits per component, which OpenCV converts with errors"
+    if reason is not None:
+        raise UnsupportedVideoError(f"{request.demuxer.name}: it has {reason}; use backend='pyav'")
 
 
 def _threads(request: DecodeRequest) -> int:

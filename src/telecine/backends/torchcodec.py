@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from telecine.backends.base import Backend, BackendStatus, Decoded, DecodeRequest, MemoryCost, first_line
 from telecine.backends.cuda_output import check_gpu
 from telecine.backends.remux.output_buffers import HostOutput, TorchOutput
-from telecine.backends.remux.remux import STEP_MILLISECONDS, RemuxedFile, remux
+from telecine.backends.remux.remux import STEP_MILLISECONDS, RemuxedFile, check_pictures, remux
+from telecine.bitstream.h273 import FULL_RANGE, RANGES
+from telecine.errors import UnsupportedVideoError
 from telecine.notes import Note
 from telecine.plan.damage import unreliable_rows
 from telecine.plan.ranges import DecodeRange, find_undecodable_targets, output_rows, split_at_closed_points
@@ -46,7 +48,8 @@ class TorchCodecBackend(Backend):
         "seek_mode": Option(str, "exact", choices=("exact", "approximate")),  # without effect
     }
     detects_damage = False
-    tolerances: Mapping[str, int] = {"hdr-rotated": 24, "size": 12}
+    tolerances: Mapping[str, int] = {"size": 12}
+    refused_cases = frozenset({"hdr-rotated"})
 
     def status(self) -> BackendStatus:
         try:
@@ -69,6 +72,14 @@ class TorchCodecBackend(Backend):
         return request.gpu_cost() + request.cpu_cost(1) + remuxed  # the CPU decodes what the GPU cannot
 
     def decode(self, request: DecodeRequest) -> Decoded:
+        check_pictures(request)
+        info = request.info
+        if info.color_range == RANGES[FULL_RANGE] and info.pixel_format.startswith(("yuv4", "nv", "p0", "p2")):
+            # FFmpeg's names yuvj420p and so on, of 8-bit H.264, HEVC and JPEG, contain the range
+            raise UnsupportedVideoError(
+                f"{request.demuxer.name}: TorchCodec takes {info.pixel_format} of full range for limited range; use "
+                "backend='pyav'"
+            )
         return _PlanDecoder(request).decode()
 
 
@@ -105,7 +116,7 @@ class _PlanDecoder:
         decoded: set[int] = set()
         # A call fails at one packet that the decoder refuses, and at a change of the picture size. Frames of earlier
         # calls are right; the others are decoded again in smaller files.
-        with suppress(RuntimeError):
+        with suppress(RuntimeError, ValueError):
             for position, picture in self._pictures(file):
                 self._output.write_tensor(file.targets[position], picture)
                 decoded.add(position)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from telecine.backends.base import DecodeRequest
 from telecine.bitstream.nal import SPS_TYPE, NalSplitter, has_zeroed_slice, nal_type
 from telecine.container.demuxer import Demuxer
 from telecine.deadline import Deadline
@@ -33,12 +34,14 @@ if TYPE_CHECKING:
     from av.container import OutputContainer
     from av.packet import Packet
 
-__all__ = ["STEP_MILLISECONDS", "RemuxedFile", "remux"]
+__all__ = ["STEP_MILLISECONDS", "RemuxedFile", "check_pictures", "remux"]
 
 STEP_MILLISECONDS = 40
 """Time in the file from one display position to the next."""
 _TIME_BASE = Fraction(1, 1000)
 _BUFFER_BYTES = 1 << 20
+_SUBSAMPLED = ("420", "422", "411", "410", "440", "nv12", "p010", "p210")
+"""Parts of FFmpeg's names of pixel formats with less chroma than luma."""
 _MATROSKA: tuple[str, dict[str, str]] = ("matroska", {})
 """Format and options for all codecs: Matroska keeps times as they are."""
 _MP4 = "mp4", {"video_track_timescale": str(_TIME_BASE.denominator), "use_editlist": "0"}
@@ -98,7 +101,6 @@ def remux(reader: PacketReader, ranges: tuple[DecodeRange, ...], deadline: Deadl
     import av
 
     demuxer, index = reader.demuxer, reader.index
-    _refuse_wrong_sizes(demuxer, index)
     ordinals = np.concatenate([range_.packets for range_ in ranges])
     in_display_order = index.display_positions(ordinals)
     # made-up decoding times rise evenly, and none is later than the packet's display time
@@ -152,17 +154,24 @@ def _is_corrupt(index: PacketIndex, splitter: NalSplitter | None, ordinal: int, 
     )
 
 
-def _refuse_wrong_sizes(demuxer: Demuxer, index: PacketIndex) -> None:
-    """Raise UnsupportedVideoError if libraries that read files would crop or scale pictures in another way."""
-    reason, picture, announced = None, index.picture, demuxer.stream.codec_context
-    if index.crops_left:
+def check_pictures(request: DecodeRequest) -> None:
+    """Raise UnsupportedVideoError if libraries that read files would crop, scale or turn pictures in another way."""
+    index, info, announced = request.index, request.info, request.demuxer.stream.codec_context
+    reason, picture = None, index.picture
+    is_deep = info.bit_depth > 8 and any(layout in info.pixel_format for layout in _SUBSAMPLED)
+    is_turned = info.rotation > 0 or info.mirrored
+    if (is_deep and is_turned) or ("422" in info.pixel_format and info.rotation in (90, 270)):
+        reason = f"are {info.pixel_format} and turned: these libraries convert them before they are turned"
+    elif index.codec == "mjpeg" and info.interlaced:
+        reason = "consist of two fields, which these libraries exchange"
+    elif index.crops_left:
         reason = "are cropped on the left, which libraries that read files round to a multiple of 16 or 32 pixels"
     elif index.codec == "vp8" and picture is not None and (
         (picture.width, picture.height) != (announced.width, announced.height)
     ):  # fmt: skip
         reason = "would be scaled to the wrong size that the container announces"
     if reason is not None:
-        raise UnsupportedVideoError(f"{demuxer.name}: its pictures {reason}; use backend='pyav'")
+        raise UnsupportedVideoError(f"{request.demuxer.name}: its pictures {reason}; use backend='pyav'")
 
 
 def _sps(codec: str, splitter: NalSplitter, packet: memoryview) -> tuple[bytes, ...]:
