@@ -532,6 +532,30 @@ def test_a_signal_ends_the_service_while_clients_and_a_silent_model_are_connecte
     store.close()
 
 
+def test_a_full_disk_delays_events_and_ends_neither_streams_nor_the_service(tmp_path, files, monkeypatch):
+    monkeypatch.setattr("telecine.server.streams._RESTART_SECONDS", 0.05)
+    write, failures = Store._write, []
+
+    def fail_at_first(store, statement, values):
+        kind = statement.split()[0]
+        if (
+            kind in ("INSERT", "UPDATE")
+            and "streams VALUES" not in statement
+            and failures.count(kind) < (3 if kind == "INSERT" else 1)
+        ):
+            failures.append(kind)
+            raise telecine.OverloadedError("the database cannot be written: disk is full")
+        return write(store, statement, values)
+
+    monkeypatch.setattr(Store, "_write", fail_at_first)
+    with service(tmp_path, files=files) as client:
+        number = add(client, "short.mp4")
+        found = events(client, number, last=0)
+        assert found and client.get(f"/v1/streams/{number}").json()["state"] == "ended"
+        task = client.app.state.streams.get("", number).task
+    assert task.exception() is None and failures == ["INSERT"] * 3 + ["UPDATE"]
+
+
 def test_an_ended_stream_is_not_played_again_after_a_restart(tmp_path, files):
     with service(tmp_path, files=files) as client:
         number = add(client, "short.mp4")

@@ -225,8 +225,11 @@ class Streams:
             if captioner is not None:
                 await captioner.close()
         stream.stored.ended, stream.is_over = state, True
-        self._store.end(stream.stored.id, state)
         stream.notify()
+        try:
+            self._store.end(stream.stored.id, state)
+        except OverloadedError as error:  # a restart then plays the stream again
+            _log.error("%s", error)
 
     async def _handle(self, stream: Stream, segment: Segment, captioner: Captioner | None, previous: str) -> str:
         """Make the event of a segment. Returns the caption for the next prompt."""
