@@ -403,7 +403,7 @@ def test_a_flood_of_empty_av1_units_takes_little_memory(tmp_path: Path) -> None:
         before = memory()
         try:
             telecine.load(sys.argv[1])
-        except telecine.SourceError:
+        except telecine.DecodeError:
             print(memory("VmHWM") - before)
     """
     done = run_python(code, tmp_path / "flood.avi")
