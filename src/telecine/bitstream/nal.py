@@ -121,8 +121,9 @@ class NalSplitter:
         elif self.length_size:
             return islice(self._length_prefixed(packet), MAX_NAL_UNITS)
         data = bytes(packet)
-        units = filter(None, split_annex_b(data, self._whole)) if b"\0\0\1" in data else [b""]
-        return islice(units, MAX_NAL_UNITS)
+        if b"\0\0\1" not in data:
+            return iter([b""])
+        return filter(None, islice(split_annex_b(data, self._whole), MAX_NAL_UNITS))
 
     def _length_prefixed(self, packet: bytes | memoryview) -> Iterator[bytes]:
         size, at, end = self.length_size, 0, len(packet)
@@ -326,7 +327,7 @@ class NalScanner(Scanner, ABC):
         if size and not has_start_codes(self.codec, packet, size):
             units = split_length_prefixed(bytes(packet), size) or []
         else:
-            units = list(islice(filter(None, split_annex_b(packet)), MAX_NAL_UNITS))
+            units = list(filter(None, islice(split_annex_b(packet), MAX_NAL_UNITS)))
         # a byte stream may end with a packet of any units
         is_whole = size > 0 or self.has_whole_packets
         are_intact = all(map(self._is_intact if is_whole else self._has_valid_header, units))

@@ -80,8 +80,8 @@ class HevcUnitFilter:
         if size and not has_start_codes("hevc", data, size):
             units = split_length_prefixed(data, size)
         else:
-            units = list(islice(filter(None, split_annex_b(data)), MAX_NAL_UNITS + 1))
-        if not units or len(units) > MAX_NAL_UNITS:
+            units = list(filter(None, islice(split_annex_b(data), MAX_NAL_UNITS)))
+        if not units or len(units) >= MAX_NAL_UNITS:
             return packet, bool(units)  # the decoder reports what is wrong with one that has none
         kept = list(self._filtered(units))
         is_broken = any(is_picture_type(unit[0] >> 1) and self._refers_to_broken(unit[:40]) for unit in units)
