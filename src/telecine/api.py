@@ -203,13 +203,7 @@ def live(
     fit_size(checked_size, 1080, 1920)
     device = choose_backend("auto", device)[1]
     prepare_backend("pyav", device, {})
-    connection = ConnectionOptions(
-        timeout=_SECONDS.check("timeout", timeout),
-        transport=_TRANSPORT.check("transport", transport),
-        verify_tls=_FLAG.check("verify_tls", verify_tls),
-        allowed_hosts=None if allowed_hosts is None else frozenset(allowed_hosts),
-        limits=Limits.of(limits),
-    )
+    connection = _connection_options(timeout, transport, verify_tls, allowed_hosts, limits)
     options = LiveOptions(
         every=_SECONDS.check("every", every),
         frames=Option(int, low=1, high=connection.limits.max_frames).check("frames", frames),
@@ -220,3 +214,19 @@ def live(
         connection=connection,
     )
     return LiveStream(checked, options)
+
+
+def _connection_options(
+    timeout: SupportsFloat,
+    transport: str,
+    verify_tls: bool,
+    allowed_hosts: Collection[str] | None,
+    limits: Limits | None,
+) -> ConnectionOptions:
+    return ConnectionOptions(
+        timeout=_SECONDS.check("timeout", timeout),
+        transport=_TRANSPORT.check("transport", transport),
+        verify_tls=_FLAG.check("verify_tls", verify_tls),
+        allowed_hosts=None if allowed_hosts is None else frozenset(allowed_hosts),
+        limits=Limits.of(limits),
+    )

@@ -164,18 +164,10 @@ def read_index(demuxer: Demuxer, limits: Limits, deadline: Deadline) -> PacketIn
 
 def build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits: Limits) -> PacketIndex:
     """Build the index from what was found about all packets; raises as :func:`read_index` does."""
-    duration, access = np.array(scan.duration), times.random_access.copy()
-    key = np.frombuffer(bytes(scan.key), np.bool_)
+    duration, key = np.array(scan.duration), np.frombuffer(bytes(scan.key), np.bool_)
     time_base = demuxer.stream.time_base or Fraction(1, 90_000)
-    exact_random_access = bool(access.any())
-    if not exact_random_access:
-        # start where the container says, and let the decoder mark damaged frames
-        access[np.argmax(key)] = int(RandomAccess.OPEN)  # the first packet if there is no key frame
-    elif (key[0] or scan.facts[0].is_damaged) and not access[0] and not demuxer.format.startswith("mpeg"):
-        # a destroyed key frame: the pictures that need it are lost, but they count
-        access[0] = int(RandomAccess.OPEN)
-    if not np.array_equal(access, times.random_access):
-        times.set_random_access(access)
+    exact_random_access = bool(times.random_access.any())
+    _complete_random_access(demuxer, scan, times, key)
     step = _nominal_step(demuxer, duration, time_base)
     ticks, leading, are_synthetic = display_times(times, step)
     corrupt, clean_gaps = _find_missing_data(demuxer, scan, times, step)
@@ -183,12 +175,7 @@ def build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits: 
         # FFmpeg times the first packet after a gap as if nothing were missing, and the next one by its page
         late = clean_gaps[clean_gaps + 1 < len(ticks)]
         ticks[late] = np.maximum(ticks[late], ticks[late + 1] - round(step))
-    first = int(np.argmax(access > 0))
-    presentable = times.shown & (times.leading != int(Leading.UNDECODABLE))
-    presentable[:first] = False
-    # leading pictures of the first random access point need packets that are not in the file
-    latest_access = np.maximum.accumulate(np.where(access > 0, np.arange(len(access)), 0))
-    presentable &= ~(leading & (latest_access == first))
+    presentable = _presentable(times, leading)
     order = np.flatnonzero(presentable)
     order = order[np.argsort(ticks[order], kind="stable")]
     if not len(order):
@@ -207,7 +194,7 @@ def build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits: 
         duration=duration,
         size=np.array(scan.size),
         key=key,
-        random_access=access,
+        random_access=times.random_access,
         presentable=presentable,
         has_picture=scan.fact("has_picture", np.bool_) & (times.leading != int(Leading.UNDECODABLE)),
         disposable=disposable_packets(scan, scan.max_temporal_id),
@@ -230,6 +217,30 @@ def build_index(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, limits: 
         new_extradata=scan.new_extradata,
         palettes=scan.palettes,
     )
+
+
+def _complete_random_access(demuxer: Demuxer, scan: PacketScan, times: PacketTimes, key: npt.NDArray[np.bool_]) -> None:
+    """Add a random access point if the bitstream names none, or not the first packet because it is destroyed."""
+    access = times.random_access.copy()
+    if not access.any():
+        # start where the container says, and let the decoder mark damaged frames
+        access[np.argmax(key)] = int(RandomAccess.OPEN)  # the first packet if there is no key frame
+    elif (key[0] or scan.facts[0].is_damaged) and not access[0] and not demuxer.format.startswith("mpeg"):
+        # a destroyed key frame: the pictures that need it are lost, but they count
+        access[0] = int(RandomAccess.OPEN)
+    if not np.array_equal(access, times.random_access):
+        times.set_random_access(access)
+
+
+def _presentable(times: PacketTimes, leading: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    access = times.random_access > 0
+    first = int(np.argmax(access))
+    presentable: npt.NDArray[np.bool_] = times.shown & (times.leading != int(Leading.UNDECODABLE))
+    presentable[:first] = False
+    # leading pictures of the first random access point need packets that are not in the file
+    latest_access = np.maximum.accumulate(np.where(access, np.arange(len(access)), 0))
+    presentable &= ~(leading & (latest_access == first))
+    return presentable
 
 
 def _notes(scan: PacketScan, are_times_synthetic: bool) -> Iterator[Note]:

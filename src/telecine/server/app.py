@@ -96,6 +96,7 @@ def create_app(config: ServerConfig) -> Any:
     _add_error_handlers(app)
     owner_of = _make_owner_of(config)
     _add_general_routes(app, owner_of, registry)
+    _add_list_routes(app, owner_of, streams)
     _add_stream_routes(app, owner_of, streams)
     _add_frames_route(app, owner_of, config)
     return app
@@ -170,10 +171,9 @@ def _add_general_routes(app: Any, owner_of: Any, registry: Any) -> None:
     app.add_api_route("/metrics", metrics, response_class=Response)
 
 
-def _add_stream_routes(app: Any, owner_of: Any, streams: Streams) -> None:
-    from fastapi import Depends, Header, HTTPException, Path, Request
+def _add_list_routes(app: Any, owner_of: Any, streams: Streams) -> None:
+    from fastapi import Depends, Request
     from fastapi.exceptions import RequestValidationError
-    from fastapi.responses import Response, StreamingResponse
     from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
     class StreamRequest(BaseModel):
@@ -188,13 +188,6 @@ def _add_stream_routes(app: Any, owner_of: Any, streams: Streams) -> None:
 
     owner_type = Annotated[str, Depends(owner_of)]
 
-    def find(owner: owner_type, id: Annotated[str, Path(max_length=64)]) -> Stream:
-        if (stream := streams.get(owner, id)) is None:
-            raise HTTPException(404, "there is no such stream; GET /v1/streams lists them")
-        return stream
-
-    stream_type = Annotated[Stream, Depends(find)]
-
     async def add(request: Request, owner: owner_type) -> dict[str, Any]:
         """Watch a stream."""
         text = await _read_body(request, _MAX_JSON_BYTES)
@@ -206,6 +199,24 @@ def _add_stream_routes(app: Any, owner_of: Any, streams: Streams) -> None:
     async def list_streams(owner: owner_type) -> dict[str, Any]:
         """List the streams of the token."""
         return {"object": "list", "data": [stream.describe() for stream in streams.of_owner(owner)]}
+
+    # FastAPI would read a body of any size, and before it checks the token
+    schema = {"application/json": {"schema": StreamRequest.model_json_schema()}}
+    extra = {"requestBody": {"required": True, "content": schema}}
+    app.add_api_route("/v1/streams", add, methods=["POST"], status_code=201, openapi_extra=extra)
+    app.add_api_route("/v1/streams", list_streams)
+
+
+def _add_stream_routes(app: Any, owner_of: Any, streams: Streams) -> None:
+    from fastapi import Depends, Header, HTTPException, Path
+    from fastapi.responses import Response, StreamingResponse
+
+    def find(owner: Annotated[str, Depends(owner_of)], id: Annotated[str, Path(max_length=64)]) -> Stream:
+        if (stream := streams.get(owner, id)) is None:
+            raise HTTPException(404, "there is no such stream; GET /v1/streams lists them")
+        return stream
+
+    stream_type = Annotated[Stream, Depends(find)]
 
     async def show(stream: stream_type) -> dict[str, Any]:
         """Return the state of a stream."""
@@ -241,11 +252,6 @@ def _add_stream_routes(app: Any, owner_of: Any, streams: Streams) -> None:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(whole(), media_type="text/event-stream", headers=headers)
 
-    # FastAPI would read a body of any size, and before it checks the token
-    schema = {"application/json": {"schema": StreamRequest.model_json_schema()}}
-    extra = {"requestBody": {"required": True, "content": schema}}
-    app.add_api_route("/v1/streams", add, methods=["POST"], status_code=201, openapi_extra=extra)
-    app.add_api_route("/v1/streams", list_streams)
     app.add_api_route("/v1/streams/{id}", show)
     app.add_api_route("/v1/streams/{id}", delete, methods=["DELETE"], status_code=204, response_class=Response)
     app.add_api_route("/v1/streams/{id}/sheet.jpg", sheet, response_class=Response)
