@@ -304,7 +304,7 @@ def test_an_iteration_can_be_cancelled_and_has_a_deadline_for_each_chunk() -> No
         with pytest.raises(telecine.Cancelled):
             next(chunks)
         with pytest.raises(telecine.DeadlineError):
-            next(video.iterate(chunk_frames=60, size=(2000, 3000), timeout=0.001))
+            next(video.iterate(chunk_frames=60, size=(1500, 2000), timeout=0.001))
         assert len(list(video.iterate(chunk_frames=60, timeout=60))) == 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 
@@ -27,8 +28,13 @@ def _run_python(code: str, *arguments: str, preload: str = "") -> str:
         from telecine import _nvdec
     """
     command = [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(code), *arguments]
-    environment = {**os.environ, "LD_PRELOAD": preload}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    with tempfile.TemporaryDirectory() as folder:
+        library = ""
+        if preload:  # the loader splits the variable at blanks, which the path may contain
+            library = f"{folder}/preload.so"
+            os.symlink(preload, library)
+        environment = {**os.environ, "LD_PRELOAD": library}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
