@@ -11,6 +11,8 @@ import av
 import numpy as np
 import numpy.typing as npt
 
+from telecine.bitstream.nal import START_CODE, escape
+
 __all__ = ["Bits", "H264Stream", "divx_packed", "mux", "nal_unit"]
 
 
@@ -57,14 +59,7 @@ class Bits:
 
 def nal_unit(header: bytes, payload: bytes) -> bytes:
     """Return a NAL unit with start code and emulation prevention."""
-    out, zeros = bytearray(header), 0
-    for byte in payload:
-        if zeros >= 2 and byte <= 3:
-            out.append(3)
-            zeros = 0
-        out.append(byte)
-        zeros = zeros + 1 if byte == 0 else 0
-    return b"\0\0\0\1" + bytes(out)
+    return START_CODE + header + escape(payload)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ __all__ = [
     "MAX_NAL_UNITS", "PARAMETER_SET_TYPES", "SPS_TYPE", "START_CODE", "NalScanner", "NalSplitter",
     "ParameterSetKey", "escape", "extradata_units", "has_start_codes", "has_zeroed_slice", "is_filler", "is_sei",
     "join_annex_b", "join_length_prefixed", "nal_length_size", "nal_type", "prepend_parameter_sets",
-    "replace_nal_units", "replace_start_codes", "sei_messages", "split_annex_b", "split_length_prefixed", "unescape",
-    "unwrap_poc",
+    "replace_nal_units", "replace_start_codes", "sei_messages", "split_annex_b", "split_length_prefixed",
+    "split_packet", "unescape", "unwrap_poc",
 ]  # fmt: skip
 
 START_CODE = b"\0\0\0\1"
@@ -177,6 +177,13 @@ def is_sei(unit: bytes, header_bytes: int) -> bool:
     return bool(messages) and messages + b"\x80" == unescape(unit)[header_bytes:]
 
 
+def split_packet(codec: str, packet: bytes, length_size: int) -> list[bytes]:
+    """Return the whole NAL units of a packet, without empty ones; none if a length is wrong."""
+    if length_size and not has_start_codes(codec, packet, length_size):
+        return split_length_prefixed(packet, length_size) or []
+    return list(filter(None, islice(split_annex_b(packet), MAX_NAL_UNITS)))
+
+
 def has_zeroed_slice(codec: str, packet: bytes | memoryview, length_size: int) -> bool:
     """Return True if bytes inside a slice of a length-prefixed packet were overwritten with zeros.
 
@@ -324,10 +331,7 @@ class NalScanner(Scanner, ABC):
         """End a packet without a slice of the base layer, which may be a picture that was destroyed."""
         self._with_packet.clear()
         size = self._nal_units.length_size
-        if size and not has_start_codes(self.codec, packet, size):
-            units = split_length_prefixed(bytes(packet), size) or []
-        else:
-            units = list(filter(None, islice(split_annex_b(packet), MAX_NAL_UNITS)))
+        units = split_packet(self.codec, bytes(packet), size)
         # a byte stream may end with a packet of any units
         is_whole = size > 0 or self.has_whole_packets
         are_intact = all(map(self._is_intact if is_whole else self._has_valid_header, units))

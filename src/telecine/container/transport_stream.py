@@ -1,4 +1,4 @@
-"""What the packets of an MPEG transport stream say about missing data (ISO/IEC 13818-1, 2.4.3)."""
+"""Missing data in an MPEG transport stream, found by the headers of its packets (ISO/IEC 13818-1, 2.4.3)."""
 
 from __future__ import annotations
 

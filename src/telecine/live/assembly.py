@@ -38,7 +38,7 @@ _MIN_RATE_FRAMES, _RATE_CHANGE = 5, 1.2
 
 @dataclass
 class SegmentFacts:
-    """What happened since the last segment."""
+    """Gaps, discontinuities and counts since the last segment."""
 
     gap: bool = False
     reasons: dict[str, None] | None = None

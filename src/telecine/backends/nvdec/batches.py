@@ -61,12 +61,7 @@ def _read(request: DecodeRequest, ranges: list[DecodeRange]) -> Batch:
     ordinals = np.concatenate([range_.packets for range_ in ranges])
     bounds = np.append(0, np.cumsum([len(range_.packets) for range_ in ranges]))
     flags = _packet_flags(index, ordinals, np.concatenate([range_.required for range_ in ranges]), bounds[:-1])
-    packets: list[Any] = []
-    for position, (ordinal, packet) in enumerate(request.reader.read_in_band(ordinals)):
-        packets.append(packet)
-        if index.corrupt[ordinal]:
-            # a second field belongs to the picture of the packet in front of it
-            flags[position - int(position > 0 and index.second_field[ordinal])] |= _CORRUPT
+    packets = [packet for _, packet in request.reader.read_in_band(ordinals)]
     rows = [(ordinal, row) for ordinal, wanted in output_rows(ranges).items() for row in wanted]
     targets = np.array(rows, np.int64).reshape(-1, 2)
     targets[:, 0] = np.searchsorted(ordinals, targets[:, 0])
@@ -88,5 +83,8 @@ def _packet_flags(
     flags[leading] |= _LEADING
     flags[required & index.presentable[packets] & ~index.disposable[packets] & index.exact_random_access] |= _REQUIRED
     flags[gap & (access == RandomAccess.NONE)] |= _REQUIRED | _CORRUPT
-    flags[index.corrupt[packets] | leads_across_gap(index, packets, gap)] |= _CORRUPT
+    corrupt = index.corrupt[packets]
+    flags[corrupt | leads_across_gap(index, packets, gap)] |= _CORRUPT
+    # a second field belongs to the picture of the packet in front of it
+    flags[np.maximum(np.flatnonzero(corrupt & index.second_field[packets]) - 1, 0)] |= _CORRUPT
     return flags

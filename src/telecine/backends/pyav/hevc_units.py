@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from telecine.bitstream.bit_reader import BitReader, InvalidHeader
@@ -18,13 +17,11 @@ from telecine.bitstream.nal import (
     MAX_NAL_UNITS,
     escape,
     extradata_units,
-    has_start_codes,
     join_annex_b,
     join_length_prefixed,
     nal_length_size,
     sei_messages,
-    split_annex_b,
-    split_length_prefixed,
+    split_packet,
     unescape,
 )
 from telecine.plan.packet_reader import with_data
@@ -76,11 +73,7 @@ class HevcUnitFilter:
         is_single_unit = size == 4 and len(raw) > 6 and int.from_bytes(raw[:4], "big") + 4 == len(raw)
         if is_single_unit and is_picture_type(raw[4] >> 1):
             return packet, self._refers_to_broken(bytes(raw[4:40]))
-        data = bytes(raw)
-        if size and not has_start_codes("hevc", data, size):
-            units = split_length_prefixed(data, size)
-        else:
-            units = list(filter(None, islice(split_annex_b(data), MAX_NAL_UNITS)))
+        units = split_packet("hevc", bytes(raw), size)
         if not units or len(units) >= MAX_NAL_UNITS:
             return packet, bool(units)  # the decoder reports what is wrong with one that has none
         kept = list(self._filtered(units))
